@@ -1,0 +1,69 @@
+"""The only file that writes to the terminal: data on stdout, talk on stderr, no colour or animation in a pipe."""
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+
+__all__ = ["SCHEMA_VERSION", "confirm", "data", "is_interactive", "json_data", "rich_err", "rich_out", "say", "width"]
+
+SCHEMA_VERSION = 1
+"""Version of the JSON that ``-o json`` prints; raised when a key changes its meaning."""
+
+
+def rich_out() -> "RichConsole":
+    """Rich console on stdout, plain in a pipe and under NO_COLOR."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def rich_err() -> "RichConsole":
+    """Rich console on stderr, plain in a pipe and under NO_COLOR."""
+    from rich.console import Console
+
+    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+def is_interactive() -> bool:
+    """True if a person is at the terminal: questions may be asked and progress may move."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
+
+
+def width(default: int = 80) -> int:
+    """Columns of the terminal, or `default` in a pipe."""
+    import shutil
+
+    return shutil.get_terminal_size((default, 24)).columns
+
+
+def data(text: str) -> None:
+    """Write what was asked for to stdout, with exactly one newline at the end."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def json_data(value: dict[str, Any]) -> None:
+    """Write an object to stdout as JSON, with its schema_version first."""
+    data(json.dumps({"schema_version": SCHEMA_VERSION, **value}, ensure_ascii=False, indent=2, default=str))
+
+
+def say(text: str = "", *, style: str | None = None) -> None:
+    """Write talk to stderr; `style` is a rich style and is dropped in a pipe."""
+    if style and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        rich_err().print(text, style=style, markup=False)
+    else:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Ask a person. Without a terminal, or with ``--yes``, nobody is asked: the answer is `yes`."""
+    if yes or not is_interactive():
+        return yes
+    sys.stderr.write(f"{question} [y/n]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes", "是")

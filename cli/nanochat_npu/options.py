@@ -1,0 +1,30 @@
+"""Arguments and options that several commands share, so that they read the same everywhere."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanochat_npu.i18n import _
+
+__all__ = ["FileOption", "JobArgument", "OutputFormat", "OutputOption", "SetOption", "SpecArgument", "ToOption", "YesOption"]
+
+
+class OutputFormat(StrEnum):
+    """Forms in which a command shows its result."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help=_("A spec file, or the name of a preset."), show_default=False)]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_("Name of a job."), show_default=False)]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_("Override a field, for example run.model.depth=12."), show_default=False)
+]
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help=_("Form of the result."))]
+ToOption = Annotated[Path | None, typer.Option("--to", metavar="PATH", help=_("Write files to this folder or file."), show_default=False)]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help=_("Do not ask."))]
+FileOption = ToOption
