@@ -21,15 +21,19 @@ class TrainerError(Exception):
         message: What happened, one sentence, with the values that matter.
         where: File, setting or rank that it concerns ("run.data.dir", "checkpoints/pretrain/step_000100").
         hint: What to do about it; a command when there is one.
+        code: Exit code; default: the class's own.
     """
 
-    code: ClassVar[ExitCode] = ExitCode.BUG
+    exit_code: ClassVar[ExitCode] = ExitCode.BUG
 
-    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, where: str | None = None, hint: str | None = None, code: ExitCode | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.where = where
         self.hint = hint
+        self.code = self.exit_code if code is None else code
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
@@ -39,25 +43,25 @@ class TrainerError(Exception):
 class UsageError(TrainerError):
     """The command line is not understood, or a part of the installation is missing."""
 
-    code = ExitCode.USAGE
+    exit_code = ExitCode.USAGE
 
 
 class BadData(TrainerError):
     """Data is missing, unreadable or too little."""
 
-    code = ExitCode.BAD_DATA
+    exit_code = ExitCode.BAD_DATA
 
 
 class BadConfig(TrainerError):
     """The configuration cannot work as it stands."""
 
-    code = ExitCode.BAD_CONFIG
+    exit_code = ExitCode.BAD_CONFIG
 
 
 class DeviceLost(TrainerError):
     """A device, a link or a peer is gone; another attempt may land on healthy ones."""
 
-    code = ExitCode.DEVICE_LOST
+    exit_code = ExitCode.DEVICE_LOST
 
 
 class PeerLost(DeviceLost):
@@ -67,28 +71,28 @@ class PeerLost(DeviceLost):
 class NotReady(TrainerError):
     """Peers, names, ports or the rank table did not appear in time."""
 
-    code = ExitCode.NOT_READY
+    exit_code = ExitCode.NOT_READY
 
 
 class Diverged(TrainerError):
     """The loss became NaN or infinite."""
 
-    code = ExitCode.DIVERGED
+    exit_code = ExitCode.DIVERGED
 
 
 class BudgetSpent(TrainerError):
     """Time or money is used up; a checkpoint was written first."""
 
-    code = ExitCode.BUDGET
+    exit_code = ExitCode.BUDGET
 
 
 class Interrupted(TrainerError):
     """SIGTERM or Ctrl-C."""
 
-    code = ExitCode.INTERRUPTED
+    exit_code = ExitCode.INTERRUPTED
 
 
 class RetriesSpent(TrainerError):
     """The failures that the spec allows have been used up."""
 
-    code = ExitCode.RETRIES_SPENT
+    exit_code = ExitCode.RETRIES_SPENT
