@@ -1,0 +1,366 @@
+"""The process that runs one local job: it starts the launchers, restarts them by the exit-code table, and obeys `cancel`.
+
+``python -m nanochat_npu.supervisor FOLDER LOCK_FD`` detaches itself and lives as long as the job. It is to a local job what
+Volcano's controller is to a cluster's: one launcher per node, the same environment, the same table of restarts.
+
+- It holds the lock on ``supervisor.lock`` all its life; whoever finds the lock free knows that it is gone.
+- ``state.json`` is replaced at every change and says what is, never what was hoped for.
+- Signals are waited for, not handled (`signal.sigtimedwait`), so nothing happens between two lines of this file.
+- SIGTERM asks it to look into ``intent.json``. Without an intent it is the computer that is going down: the job is stopped
+  with a checkpoint and can go on later.
+"""
+
+import json
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from nanochat.contract import ExitCode, events, from_returncode, is_failure, layout, may_restart
+from nanochat_npu import processes
+from nanochat_npu.backends import JobState
+from nanochat_npu.jobs import JobFolder, read_json, write_json
+
+__all__ = ["Decision", "Settings", "Stop", "Supervisor", "Tally", "Why", "attempt_code", "decide", "main"]
+
+log = logging.getLogger("nanochat_npu.supervisor")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+STOP_MARGIN_S = 10.0
+"""What launchers get beyond the grace period before they are killed: theirs ends first, with a better message."""
+PEER_KILL_S = 10.0
+"""A launcher whose peer failed has nothing left to save; after SIGTERM it gets this long."""
+MAX_DELAY_S = 30.0
+
+
+class Stop(StrEnum):
+    """What somebody wants of a running job."""
+
+    NO = "no"
+    GRACEFULLY = "gracefully"
+    """A person wants it to write a checkpoint and leave."""
+    NOW = "now"
+    OUTSIDE = "outside"
+    """A signal from nobody we know: the computer is going down."""
+
+
+class Why(StrEnum):
+    """Reasons for the state that is written down; `backends.local` has the sentences."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    SESSION_LIMIT = "session_limit"
+    FINAL_CODE = "final_code"
+    FAILURES_SPENT = "failures_spent"
+    PREEMPTIONS_SPENT = "preemptions_spent"
+    RESTARTING = "restarting"
+    CANCELLED = "cancelled"
+    CANCELLED_NOW = "cancelled_now"
+    STOPPED_OUTSIDE = "stopped_outside"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the supervisor was told, from ``supervisor.json``."""
+
+    command: list[str]
+    cwd: str
+    nodes: int = 1
+    ranks_per_node: int = 1
+    failures: int = 2
+    preemptions: int = 20
+    grace_period_s: float = 300.0
+    restart_delay_s: float = 1.0
+    """Before the first restart; doubled for each one after that, up to `MAX_DELAY_S`."""
+    peer_grace_s: float = 8.0
+    """How long launchers may take to notice by themselves that another one has failed."""
+    node_env: list[dict[str, str]] = field(default_factory=list)
+    """Variables of each node beyond the common ones (which NPUs it may see)."""
+
+    @classmethod
+    def read(cls, folder: JobFolder) -> "Settings":
+        """The settings that `submit` wrote."""
+        return cls(**json.loads(folder.settings_file.read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Ends of this submission's attempts so far."""
+
+    failures: int = 0
+    preemptions: int = 0
+
+    def after(self, code: int) -> "Tally":
+        """The tally with one more attempt that ended with this code."""
+        if code == ExitCode.DONE:
+            return self
+        failed = is_failure(code)
+        return Tally(self.failures + failed, self.preemptions + (not failed))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows from the end of an attempt."""
+
+    state: JobState
+    why: Why
+
+
+def decide(code: int, tally: Tally, settings: Settings, *, stop: Stop = Stop.NO, resumable: bool = False) -> Decision:
+    """What to do after an attempt: pure, and total over all codes.
+
+    Args:
+        code: Exit code of the attempt.
+        tally: Ends so far, this one included.
+        settings: Holds the allowed failures and preemptions.
+        stop: What somebody asked for meanwhile. A stop that was asked for is never restarted.
+        resumable: The trainer said that it stopped at a session's limit and can go on.
+    """
+    if code == ExitCode.DONE:
+        return Decision(JobState.SUSPENDED, Why.SESSION_LIMIT) if resumable else Decision(JobState.SUCCEEDED, Why.FINISHED)
+    if stop is Stop.NOW:
+        return Decision(JobState.CANCELLED, Why.CANCELLED_NOW)
+    if stop is Stop.GRACEFULLY:
+        return Decision(JobState.CANCELLED, Why.CANCELLED)
+    if not may_restart(code):
+        return Decision(JobState.FAILED, Why.FINAL_CODE)
+    if stop is Stop.OUTSIDE:
+        return Decision(JobState.SUSPENDED, Why.STOPPED_OUTSIDE)
+    if is_failure(code) and tally.failures > settings.failures:
+        return Decision(JobState.FAILED, Why.FAILURES_SPENT)
+    if not is_failure(code) and tally.preemptions > settings.preemptions:
+        return Decision(JobState.FAILED, Why.PREEMPTIONS_SPENT)
+    return Decision(JobState.RESTARTING, Why.RESTARTING)
+
+
+def attempt_code(verdict: dict[str, Any], ended: dict[int, int]) -> int:
+    """The exit code of an attempt: that of the first rank which failed, not that of a peer which only lost its connection.
+
+    Args:
+        verdict: Content of the attempt's ``verdict.json``, {} where there is none.
+        ended: Exit code of each node's launcher, in the order in which they ended.
+    """
+    bad = [code for code in ended.values() if code != ExitCode.DONE]
+    if not bad:
+        return ExitCode.DONE
+    code = verdict.get("code")
+    if isinstance(code, int) and 0 < code < 256:
+        return code
+    told_to_stop = (ExitCode.INTERRUPTED, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+    return next((code for code in bad if code not in told_to_stop), bad[0])
+
+
+class Attempt:
+    """The launchers of one start, and when to ask them and when to make them leave."""
+
+    def __init__(self, launchers: list[Popen[bytes]], settings: Settings) -> None:
+        self.launchers = launchers
+        self.settings = settings
+        self.ended: dict[int, int] = {}
+        self.term_at = math.inf
+        self.kill_at = math.inf
+
+    @property
+    def running(self) -> bool:
+        """True while a launcher lives."""
+        return len(self.ended) < len(self.launchers)
+
+    def stop(self, stop: Stop, now: float) -> None:
+        """Ask the launchers to leave; twice is no more than once, `Stop.NOW` always is."""
+        self.term_at = min(self.term_at, now)
+        self.kill_at = min(self.kill_at, now if stop is Stop.NOW else now + self.settings.grace_period_s + STOP_MARGIN_S)
+
+    def advance(self, now: float) -> None:
+        """Note which launchers have ended, and send the signals that are due."""
+        for node, launcher in enumerate(self.launchers):
+            if node in self.ended or launcher.poll() is None:
+                continue
+            self.ended[node] = from_returncode(launcher.returncode)
+            log.info("launcher %d (process %d) ended with %d", node, launcher.pid, self.ended[node])
+            if self.ended[node] != ExitCode.DONE and self.kill_at == math.inf:
+                self.term_at = min(self.term_at, now + self.settings.peer_grace_s)
+                self.kill_at = self.term_at + PEER_KILL_S
+        if now >= self.kill_at:
+            self._signal(signal.SIGKILL)
+            self.term_at, self.kill_at = math.inf, now + 1.0
+        elif now >= self.term_at:
+            self._signal(signal.SIGTERM)
+            self.term_at = math.inf
+
+    def wake_in_s(self, now: float) -> float:
+        """Seconds until the next signal is due; at most a minute, should a SIGCHLD get lost."""
+        return min(60.0, max(0.0, min(self.term_at, self.kill_at) - now))
+
+    def _signal(self, number: signal.Signals) -> None:
+        for node, launcher in enumerate(self.launchers):
+            if node not in self.ended:
+                launcher.send_signal(number)
+
+
+class Supervisor:
+    """Runs one job to its end."""
+
+    def __init__(self, folder: JobFolder, settings: Settings) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.stop = Stop.NO
+        self.tally = Tally()
+        self.state: dict[str, Any] = {"started_s": time.time(), "attempts": read_json(folder.state_file).get("attempts") or []}
+
+    def run(self) -> JobState:
+        """Start and restart until the job has ended; its last state."""
+        attempt = max(self.folder.attempts, default=-1) + 1
+        while True:
+            self._read_stop(signalled=False)
+            if self.stop is not Stop.NO:  # asked for before or between attempts
+                return self._end(Decision(*_STOPPED[self.stop]), self.state.get("exit_code"))
+            code = self._run_attempt(attempt)
+            self.tally = self.tally.after(code)
+            decision = decide(code, self.tally, self.settings, stop=self.stop, resumable=self._resumable(attempt))
+            if decision.state is not JobState.RESTARTING:
+                return self._end(decision, code)
+            self._write(decision, exit_code=code)
+            self._wait_before_restart()
+            attempt += 1
+
+    def _run_attempt(self, number: int) -> int:
+        started = time.time()
+        self._write(Decision(JobState.RUNNING, Why.RUNNING), attempt=number, exit_code=None, launchers=[])
+        attempt = Attempt(self._start_launchers(number), self.settings)
+        try:
+            self._show(attempt)
+            self._watch(attempt)
+        finally:
+            # Also on a bug of ours: a supervisor never leaves and lets its processes run on.
+            left = processes.kill_job(self.folder.path)
+            _reap()
+        if left:
+            log.warning("killed %d processes that their launchers had left behind", left)
+        code = attempt_code(read_json(layout.verdict_file(self.folder.path, number)), attempt.ended)
+        self.state["attempts"].append({"attempt": number, "started_s": started, "ended_s": time.time(), "exit_code": code})
+        self._show(attempt)
+        return code
+
+    def _watch(self, attempt: Attempt) -> None:
+        attempt.advance(time.monotonic())
+        while attempt.running:
+            got = signal.sigtimedwait(SIGNALS, attempt.wake_in_s(time.monotonic()))
+            if got is not None and got.si_signo != signal.SIGCHLD:
+                self._read_stop(signalled=True)
+                log.info("asked to stop: %s", self.stop)
+                attempt.stop(self.stop, time.monotonic())
+                self._write(Decision(JobState.RUNNING, Why.STOPPING))
+            attempt.advance(time.monotonic())
+
+    def _start_launchers(self, attempt: int) -> list[Popen[bytes]]:
+        common = {
+            **{name: value for name, value in os.environ.items() if name not in _PLATFORM_VARIABLES},
+            layout.ENV_JOB_DIR: str(self.folder.path), layout.ENV_RUN_FILE: str(self.folder.run_file),
+            layout.ENV_ATTEMPT: str(attempt), layout.ENV_NODES: str(self.settings.nodes), layout.ENV_NPROC: str(self.settings.ranks_per_node),
+            layout.ENV_MASTER_ADDR: "127.0.0.1", layout.ENV_MASTER_PORT: str(processes.free_port()),
+        }
+        started: list[Popen[bytes]] = []
+        for node in range(self.settings.nodes):
+            own = self.settings.node_env[node] if node < len(self.settings.node_env) else {}
+            log_file = layout.launcher_log(self.folder.path, attempt, node)
+            started.append(
+                processes.start(
+                    self.settings.command, env={**common, **own, layout.ENV_NODE_RANK: str(node)}, log=log_file, cwd=Path(self.settings.cwd)
+                )
+            )
+            log.info("attempt %d: launcher %d is process %d", attempt, node, started[-1].pid)
+        return started
+
+    def _wait_before_restart(self) -> None:
+        restarts = self.tally.failures + self.tally.preemptions
+        until = time.monotonic() + min(MAX_DELAY_S, self.settings.restart_delay_s * 2 ** (restarts - 1))
+        while self.stop is Stop.NO and (left := until - time.monotonic()) > 0:
+            got = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), left)
+            if got is not None:
+                self._read_stop(signalled=True)
+
+    def _read_stop(self, *, signalled: bool) -> None:
+        wanted = read_json(self.folder.intent_file).get("stop")
+        if wanted in (Stop.GRACEFULLY, Stop.NOW):
+            self.stop = Stop(wanted)
+        elif signalled:
+            self.stop = Stop.OUTSIDE
+
+    def _resumable(self, attempt: int) -> bool:
+        try:
+            lines = layout.events_file(self.folder.path, attempt).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return False
+        done = [event for event in events.parse_lines(lines[-100:]) if event["event"] == "done"]
+        return bool(done and done[-1].get("resumable"))
+
+    def _show(self, attempt: Attempt) -> None:
+        self.state["launchers"] = [
+            {"node": node, "pid": launcher.pid, "exit_code": attempt.ended.get(node)} for node, launcher in enumerate(attempt.launchers)
+        ]
+        write_json(self.folder.state_file, self.state)
+
+    def _write(self, decision: Decision, **changes: Any) -> None:
+        self.state.update(asdict(self.tally), state=decision.state, why=decision.why, **changes)
+        write_json(self.folder.state_file, self.state)
+
+    def _end(self, decision: Decision, code: int | None) -> JobState:
+        log.info("the job is %s (%s)", decision.state, decision.why)
+        self._write(decision, exit_code=code, ended_s=time.time())
+        return decision.state
+
+
+_STOPPED: dict[Stop, tuple[JobState, Why]] = {
+    Stop.GRACEFULLY: (JobState.CANCELLED, Why.CANCELLED),
+    Stop.NOW: (JobState.CANCELLED, Why.CANCELLED_NOW),
+    Stop.OUTSIDE: (JobState.SUSPENDED, Why.STOPPED_OUTSIDE),
+}
+"""What a job is that was stopped between two attempts."""
+
+_PLATFORM_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"})
+"""Leftovers of another launcher around us; three platforms give them three meanings."""
+
+
+def _reap() -> None:
+    """Take the exit codes of adopted orphans, so that none stays a zombie."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Detach and supervise the job in a folder; 0 in the process that was started, which leaves as soon as that is done.
+
+    Args:
+        argv: The job's folder, and the descriptor that holds the lock on ``supervisor.lock``.
+    """
+    folder, descriptor = (sys.argv[1:] if argv is None else argv)[:2]
+    job, lock = JobFolder(Path(folder)), int(descriptor)
+    os.set_inheritable(lock, False)
+    settings = Settings.read(job)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    child = os.fork()
+    if child:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(child).encode(), 0)
+        return 0
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    processes.adopt_orphans()
+    Supervisor(job, settings).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
