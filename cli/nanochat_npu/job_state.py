@@ -1,0 +1,400 @@
+"""From the objects of a cluster to the state of a job: one total, pure function over a Job, its PodGroup, pods and events.
+
+Our state is not a function of Volcano's phase. *Terminated* may mean that a person cancelled, that the trainer left with a
+code that must not be retried, or that the controller gave up after 15 sync errors; *Aborted* is a suspension or a cancel;
+*Pending* after a restart is a job between two attempts. So the intent that we annotated, the pods' exit codes and the
+controller's events are read too. Phases and transitions: volcano-sh/volcano ``pkg/controllers/job/state/*.go``; what a client
+sees in which order: ``tests/recordings``.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanochat.contract import ExitCode, describe
+from nanochat_npu import marks, partial
+from nanochat_npu.backends import JobState, JobView, WorkerView
+from nanochat_npu.i18n import _
+
+__all__ = ["FINAL_PHASES", "PHASES", "JobObjects", "attempt_of", "job_view", "owned_pods", "pod_state", "stuck_pods"]
+
+PHASES = (
+    "Pending", "Running", "Restarting", "Completing", "Completed", "Aborting", "Aborted", "Terminating", "Terminated", "Failed",
+)
+"""Volcano's ten phases; the empty string is a job that no controller has seen yet."""
+FINAL_PHASES = frozenset({"Completed", "Failed", "Terminated"})
+"""Phases that Volcano never leaves."""
+
+_STUCK_AFTER_S = 60.0
+"""Beyond its grace period, a pod that is still Terminating after this long has no kubelet any more."""
+
+
+@dataclass(frozen=True)
+class JobObjects:
+    """What was read about one job; any part may be missing, empty or half written.
+
+    Attributes:
+        job: The Volcano Job, or None if it is gone.
+        podgroup: Its PodGroup; there is none while it is suspended and after its end.
+        pods: Pods with its name label; those of an earlier job of the same name are sorted out by owner.
+        events: Events about job and PodGroup, in any order; may be left out.
+        now_s: Unix time, for ages.
+    """
+
+    job: dict[str, Any] | None
+    podgroup: dict[str, Any] | None = None
+    pods: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    now_s: float | None = None
+
+
+def owned_pods(objects: JobObjects) -> list[dict[str, Any]]:
+    """The job's own pods by worker index: the name label also matches pods of an earlier job that still terminate."""
+    uid = partial.text(objects.job, "metadata", "uid")
+    pods = [pod for pod in objects.pods if isinstance(pod, dict)]
+    if uid:
+        pods = [pod for pod in pods if _owner_uid(pod) in ("", uid)]
+    return sorted(pods, key=lambda pod: (_index(pod), partial.text(pod, "metadata", "name")))
+
+
+def attempt_of(job: dict[str, Any] | None) -> int:
+    """Number of the current or last attempt, 0-based.
+
+    Volcano counts ``retryCount`` up when it decides to restart, also when no attempt is left: a job that has failed for
+    good shows one more than it ran (recording ``always_fails_1``).
+    """
+    retries = partial.integer(job, "status", "retryCount")
+    allowed = partial.integer(job, "spec", "maxRetry")
+    failed = partial.text(job, "status", "state", "phase") == "Failed"
+    return min(retries, allowed - 1) if failed and 0 < allowed <= retries else retries
+
+
+def pod_state(pod: dict[str, Any]) -> str:
+    """One word on a pod: its phase, ``Terminating`` while it is being deleted, or why its container waits (``ImagePullBackOff``)."""
+    if partial.text(pod, "metadata", "deletionTimestamp"):
+        return "Terminating"
+    phase = partial.text(pod, "status", "phase")
+    if phase in ("Pending", ""):
+        for status in (*partial.items(pod, "status", "initContainerStatuses"), *partial.items(pod, "status", "containerStatuses")):
+            reason = partial.text(status, "state", "waiting", "reason")
+            if reason and reason not in ("PodInitializing", "ContainerCreating"):
+                return reason
+        if partial.text(pod, "spec", "nodeName"):
+            return "Starting" if phase else "Unknown"
+    return phase or "Unknown"
+
+
+def stuck_pods(objects: JobObjects) -> list[dict[str, Any]]:
+    """Pods that should have been gone for a minute: their node is dead, and the whole gang waits for them (``dead_node_stuck``)."""
+    if objects.now_s is None:
+        return []
+    return [pod for pod in owned_pods(objects) if _overdue_s(pod, objects.now_s) > _STUCK_AFTER_S]
+
+
+def job_view(objects: JobObjects) -> JobView:
+    """The job as a person should see it; never raises, whatever parts are missing."""
+    job = objects.job
+    phase = partial.text(job, "status", "state", "phase")
+    facts = _Facts(objects, phase, partial.annotation(job, marks.ANNOTATION_INTENT), _first_failure(owned_pods(objects)))
+    state, reason = _judge(facts)
+    created, ended = partial.when(job, "metadata", "creationTimestamp"), partial.when(job, "status", "state", "lastTransitionTime")
+    name, namespace = partial.text(job, "metadata", "name"), partial.text(job, "metadata", "namespace")
+    return JobView(
+        name=partial.label(job, marks.LABEL_JOB) or name,
+        backend="volcano",
+        state=state,
+        phase=phase,
+        reason=reason,
+        owner=partial.label(job, marks.LABEL_OWNER),
+        submission_id=partial.annotation(job, marks.ANNOTATION_SUBMISSION),
+        where=f"{namespace}/{name}",
+        attempt=attempt_of(job),
+        exit_code=_exit_code(facts, state),
+        created_s=created.timestamp() if created else None,
+        started_s=_first_running_s(job),
+        ended_s=ended.timestamp() if ended and (phase in FINAL_PHASES or phase == "Aborted") else None,
+        world_size=_npus(job) or None,
+        workers=tuple(_worker(pod) for pod in owned_pods(objects)),
+        extra=_extra(objects),
+    )
+
+
+@dataclass(frozen=True)
+class _Facts:
+    objects: JobObjects
+    phase: str
+    intent: str
+    failure: "_Failure | None"
+
+    @property
+    def cancelled(self) -> bool:
+        return self.intent == marks.Intent.CANCEL
+
+
+@dataclass(frozen=True)
+class _Failure:
+    worker: int
+    pod: str
+    code: int | None
+    """None where no container ended: the pod was evicted, or its node is gone."""
+    message: str
+
+
+Verdict = tuple[JobState, str]
+
+
+def _judge(facts: _Facts) -> Verdict:
+    job = facts.objects.job
+    if job is None:
+        return JobState.UNKNOWN, _("the job is gone from the cluster")
+    if partial.text(job, "metadata", "deletionTimestamp") and facts.phase not in FINAL_PHASES:
+        return JobState.CANCELLED, _("the job is being deleted")
+    judge = _BY_PHASE.get(facts.phase)
+    if judge is None:
+        return JobState.UNKNOWN, _("Volcano reports phase {phase}, which this version does not know").format(phase=facts.phase)
+    return judge(facts)
+
+
+def _pending(facts: _Facts) -> Verdict:
+    state = JobState.RESTARTING if partial.integer(facts.objects.job, "status", "retryCount") else JobState.PENDING
+    return state, _why_waiting(facts)
+
+
+def _why_waiting(facts: _Facts) -> str:
+    objects = facts.objects
+    pods, group = owned_pods(objects), partial.text(objects.podgroup, "status", "phase")
+    blocked = [(pod, pod_state(pod)) for pod in pods if pod_state(pod) not in ("Pending", "Running", "Starting", "Succeeded", "Unknown", "Terminating")]
+    if blocked:
+        pod, why = blocked[0]
+        return _("{pod} cannot start: {why}").format(pod=partial.text(pod, "metadata", "name"), why=why)
+    if not partial.mapping(objects.job, "status") and not pods:
+        return _("Volcano's controller has not looked at the job yet")
+    if group in ("", "Pending") and not pods:
+        return _last_scheduling_text(objects) or _("waiting in the queue")
+    if any(pod_state(pod) == "Starting" for pod in pods):
+        return _("containers are being started")
+    return _last_scheduling_text(objects) or _("waiting for nodes for the whole gang")
+
+
+def _last_scheduling_text(objects: JobObjects) -> str:
+    """The scheduler's newest reason; the gang's own sentence hides the cause, which stands behind "Origin reason is"."""
+    condition = partial.latest(
+        [c for c in partial.items(objects.podgroup, "status", "conditions") if c.get("type") == "Unschedulable" and c.get("status") == "True"],
+        "lastTransitionTime",
+    )
+    texts = [partial.text(condition, "message")]
+    texts += [partial.text(event, "message") for event in objects.events if partial.text(event, "reason") in ("Unschedulable", "PodGroupPending", "FailedCreate")]
+    texts = [text for text in texts if text]
+    best = next((text for text in texts if "Origin reason is" in text), None)
+    best = best or next((text for text in texts if "gang unschedulable" not in text), None) or (texts[0] if texts else "")
+    _head, mark, cause = best.partition("Origin reason is ")
+    return " ".join((cause if mark else best).split())
+
+
+def _running(facts: _Facts) -> Verdict:
+    stuck = stuck_pods(facts.objects)
+    if stuck:
+        return JobState.RUNNING, _("{pod} on node {node} does not end: its node seems to be dead, and all other workers wait for it").format(
+            pod=partial.text(stuck[0], "metadata", "name"), node=partial.text(stuck[0], "spec", "nodeName") or "?"
+        )
+    return JobState.RUNNING, ""
+
+
+def _restarting(facts: _Facts) -> Verdict:
+    failure = facts.failure
+    if failure is None:
+        return JobState.RESTARTING, _("the pods of the last attempt are being removed")
+    return JobState.RESTARTING, _failure_text(failure)
+
+
+def _completing(facts: _Facts) -> Verdict:
+    return JobState.RUNNING, _("all ranks are done; the pods are being put away")
+
+
+def _completed(facts: _Facts) -> Verdict:
+    if facts.failure is not None:
+        # A policy of somebody's own (CompleteJob on a failure) must not turn a failure into a success.
+        return JobState.FAILED, _("Volcano says completed, but {text}").format(text=_failure_text(facts.failure))
+    return JobState.SUCCEEDED, ""
+
+
+def _aborting(facts: _Facts) -> Verdict:
+    state = JobState.CANCELLED if facts.cancelled else JobState.SUSPENDED
+    return state, _("the workers are writing a checkpoint and stopping")
+
+
+def _aborted(facts: _Facts) -> Verdict:
+    return (JobState.CANCELLED, _by_whom(facts)) if facts.cancelled else (JobState.SUSPENDED, _by_whom(facts))
+
+
+def _terminating(facts: _Facts) -> Verdict:
+    if facts.cancelled or (facts.failure is None and _commanded(facts.objects, "TerminateJob")):
+        return JobState.CANCELLED, _("the workers are writing a checkpoint and stopping")
+    return JobState.FAILED, _failure_text(facts.failure) if facts.failure else _("Volcano is ending the job")
+
+
+def _terminated(facts: _Facts) -> Verdict:
+    if facts.cancelled:
+        return JobState.CANCELLED, _by_whom(facts)
+    if facts.failure is not None:
+        return JobState.FAILED, _failure_text(facts.failure)
+    if _commanded(facts.objects, "TerminateJob"):
+        return JobState.CANCELLED, _("ended by a Volcano command that was not ours")
+    gave_up = _sync_error(facts.objects)
+    return JobState.FAILED, gave_up or _("Volcano ended the job, and no pod is left that could say why")
+
+
+def _failed(facts: _Facts) -> Verdict:
+    if facts.failure is not None:
+        return JobState.FAILED, _failure_text(facts.failure)
+    if _commanded(facts.objects, "ResumeJob"):
+        return JobState.FAILED, _("resuming takes an attempt, and none was left")
+    return JobState.FAILED, _("no attempt is left")
+
+
+_BY_PHASE: dict[str, Callable[[_Facts], Verdict]] = {
+    "": _pending,
+    "Pending": _pending,
+    "Running": _running,
+    "Restarting": _restarting,
+    "Completing": _completing,
+    "Completed": _completed,
+    "Aborting": _aborting,
+    "Aborted": _aborted,
+    "Terminating": _terminating,
+    "Terminated": _terminated,
+    "Failed": _failed,
+}
+
+
+def _by_whom(facts: _Facts) -> str:
+    who = partial.annotation(facts.objects.job, marks.ANNOTATION_INTENT_BY)
+    return _("asked for by {who}").format(who=who) if who else ""
+
+
+def _failure_text(failure: _Failure) -> str:
+    if failure.code is None:
+        return _("worker {index} was lost: {meaning}").format(index=failure.worker, meaning=failure.message or _("no reason was given"))
+    meaning = failure.message or describe(failure.code)
+    return _("worker {index} left with exit code {code}: {meaning}").format(index=failure.worker, code=failure.code, meaning=meaning)
+
+
+def _commanded(objects: JobObjects, action: str) -> bool:
+    return any(
+        partial.text(event, "reason") == "CommandIssued" and f"command {action}" in partial.text(event, "message") for event in objects.events
+    )
+
+
+def _sync_error(objects: JobObjects) -> str:
+    """What kept the controller from making pods; its events hold Go structs, of which the server's sentence is taken."""
+    for event in objects.events:
+        if partial.text(event, "reason") in ("FailedCreate", "PluginError", "PVCError", "PodGroupError"):
+            message = partial.text(event, "message")
+            _before, mark, rest = message.partition('Message:"')
+            return (rest.partition('", Reason:')[0].replace('\\"', '"') if mark else message)[:400]
+    return ""
+
+
+def _first_failure(pods: Iterable[dict[str, Any]]) -> _Failure | None:
+    """The worker that failed first; peers that were killed for it (137, 143, 82) come second whatever their clocks say."""
+    found: list[tuple[bool, float, int, _Failure]] = []
+    for pod in pods:
+        ended = _terminated_state(pod)
+        code = partial.integer(ended, "exitCode")
+        if partial.text(pod, "status", "phase") != "Failed" and code == 0:
+            continue
+        moment = partial.when(ended, "finishedAt")
+        told = partial.text(ended, "message").strip() or partial.text(pod, "status", "message").strip() or partial.text(pod, "status", "reason")
+        failure = _Failure(_index(pod), partial.text(pod, "metadata", "name"), code or None, told[:400])
+        bystander = code in (ExitCode.INTERRUPTED, 137, 143)
+        found.append((bystander, moment.timestamp() if moment else float("inf"), failure.worker, failure))
+    return min(found, key=lambda entry: entry[:3])[3] if found else None
+
+
+def _terminated_state(pod: dict[str, Any]) -> dict[str, Any]:
+    # Volcano's exitCode policies look at the first container only, and so do we.
+    return partial.mapping(pod, "status", "containerStatuses", 0, "state", "terminated")
+
+
+def _exit_code(facts: _Facts, state: JobState) -> int | None:
+    if facts.failure is not None:
+        return facts.failure.code
+    return 0 if state is JobState.SUCCEEDED else None
+
+
+def _worker(pod: dict[str, Any]) -> WorkerView:
+    ended = _terminated_state(pod)
+    code = ended.get("exitCode")
+    return WorkerView(
+        node=_index(pod),
+        name=partial.text(pod, "metadata", "name"),
+        state=pod_state(pod),
+        where=partial.text(pod, "spec", "nodeName"),
+        exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
+        reason=partial.text(ended, "reason") or partial.text(pod, "status", "reason"),
+    )
+
+
+def _extra(objects: JobObjects) -> dict[str, Any]:
+    job = objects.job
+    return {
+        "namespace": partial.text(job, "metadata", "namespace"),
+        "queue": partial.text(job, "spec", "queue"),
+        "podgroup_phase": partial.text(objects.podgroup, "status", "phase"),
+        "max_attempts": partial.integer(job, "spec", "maxRetry") or None,
+        "workers_wanted": _replicas(job),
+        "npus": _npus(job),
+        "npus_per_worker": _npus_per_worker(job),
+        "uid": partial.text(job, "metadata", "uid"),
+        "intent": partial.annotation(job, marks.ANNOTATION_INTENT),
+        "stuck": [partial.text(pod, "metadata", "name") for pod in stuck_pods(objects)],
+    }
+
+
+def _replicas(job: dict[str, Any] | None) -> int:
+    return sum(partial.integer(task, "replicas") for task in partial.items(job, "spec", "tasks"))
+
+
+def _npus(job: dict[str, Any] | None) -> int:
+    return sum(partial.integer(task, "replicas") * _task_npus(task) for task in partial.items(job, "spec", "tasks"))
+
+
+def _npus_per_worker(job: dict[str, Any] | None) -> int:
+    return max((_task_npus(task) for task in partial.items(job, "spec", "tasks")), default=0)
+
+
+def _task_npus(task: dict[str, Any]) -> int:
+    """NPUs of one pod: every vendor's plugin hands them out under a name of its own below ``huawei.com/`` (HAMi adds -memory and -core)."""
+    limits = partial.mapping(task, "template", "spec", "containers", 0, "resources", "limits")
+    return sum(
+        partial.integer(limits, key) for key in limits if key.startswith("huawei.com/") and not key.endswith(("-memory", "-core"))
+    )
+
+
+def _first_running_s(job: dict[str, Any] | None) -> float | None:
+    for condition in partial.items(job, "status", "conditions"):
+        moment = partial.when(condition, "lastTransitionTime")
+        if partial.text(condition, "status") == "Running" and moment:
+            return moment.timestamp()
+    return None
+
+
+def _overdue_s(pod: dict[str, Any], now_s: float) -> float:
+    # deletionTimestamp already lies a grace period ahead of the request.
+    moment = partial.when(pod, "metadata", "deletionTimestamp")
+    return now_s - moment.timestamp() if moment else 0.0
+
+
+def _owner_uid(pod: dict[str, Any]) -> str:
+    for owner in partial.items(pod, "metadata", "ownerReferences"):
+        if owner.get("kind") == "Job":
+            return partial.text(owner, "uid")
+    return ""
+
+
+def _index(pod: dict[str, Any]) -> int:
+    """Worker index: label since Volcano 1.9, before that the end of the name."""
+    for value in (partial.label(pod, "volcano.sh/task-index"), partial.text(pod, "metadata", "name").rpartition("-")[2]):
+        if value.isascii() and value.isdigit() and len(value) < 10:
+            return int(value)
+    return 0
