@@ -150,7 +150,9 @@ class NetworkConfig(Strict):
 
     host: bool = Field(False, description="hostNetwork. Sets HCCL_IF_IP, which must not be set otherwise.")
     interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,15}$")] | None = Field("eth0", description="NIC of torch's store and of HCCL's negotiation.")
-    master_port: Port = Field(29_500, description="Port of torch's store on worker 0.")
+    master_port: Port | None = Field(
+        None, description="Port of torch's store on worker 0. Default: 29500; with host networking one that follows from the job's name."
+    )
 
 
 class VolumeConfig(Strict):
