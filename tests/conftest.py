@@ -11,7 +11,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 for _name in ("NANOCHAT_LOGGER", "SWANLAB_API_KEY", "WANDB_API_KEY", "KUBECONFIG", "NANOCHAT_NPU_LANG"):
     os.environ.pop(_name, None)
 
-_LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")  # noqa: S104
+_LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 _connect = socket.socket.connect
 
 

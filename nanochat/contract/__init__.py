@@ -4,7 +4,15 @@ Import from here; the modules inside may move.
 """
 
 from nanochat.contract import events, layout
-from nanochat.contract.arithmetic import REFERENCE_DEPTH, Horizon, ModelShape, ParameterCounts, horizon, neighbouring_batches, windows
+from nanochat.contract.arithmetic import (
+    REFERENCE_DEPTH,
+    Horizon,
+    ModelShape,
+    ParameterCounts,
+    horizon,
+    neighbouring_batches,
+    windows,
+)
 from nanochat.contract.exit_codes import FINAL, RESTART, ExitCode, describe, from_returncode, is_failure, may_restart
 from nanochat.contract.run import (
     BudgetState,
