@@ -1,0 +1,57 @@
+"""``python -m nanochat COMMAND``: the trainer's entry points. Light until a command is chosen."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from nanochat import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "launch": ("nanochat.launch.command", "start the ranks of this node and watch them"),
+    "rank": ("nanochat.rank", "one rank of a job (started by launch, or by torchrun)"),
+    "chat": ("nanochat.chat", "talk to a trained model"),
+}
+"""Command: module with ``main(argv) -> int``, and what it does."""
+
+USAGE_CODE = 2
+
+
+def _help() -> str:
+    lines = [f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(["usage: python -m nanochat [--version] COMMAND ...", "", *lines])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; gives back its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["--version"]:
+        print(f"nanochat {__version__}")
+        return 0
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if arguments else USAGE_CODE
+    if arguments[0] not in COMMANDS:
+        print(f"nanochat: no command {arguments[0]!r}\n{_help()}", file=sys.stderr)
+        return USAGE_CODE
+    return _load(arguments[0])(arguments[1:])
+
+
+def _load(command: str) -> Callable[[list[str]], int]:
+    try:
+        run: Callable[[list[str]], int] = importlib.import_module(COMMANDS[command][0]).main
+    except ModuleNotFoundError as error:
+        missing = error.name or "a module"
+        if missing.split(".")[0] == "nanochat":
+            raise
+        print(
+            f"nanochat {command}: {missing} is not installed\nhint: pip install 'nanochat-npu[train]'", file=sys.stderr
+        )
+        raise SystemExit(USAGE_CODE) from error
+    return run
+
+
+if __name__ == "__main__":
+    # The platform's own loader hooks torch_npu into torch; device.py imports it explicitly and reports what failed.
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""``python -m nanochat launch``: what a pod, or a simulated node, runs."""
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from nanochat import ledger, verdict as verdicts
+from nanochat.contract import ExitCode, RunFile, layout
+from nanochat.errors import TrainerError
+from nanochat.eventlog import EventLog
+from nanochat.files import write_atomic
+from nanochat.launch.checks import run_checks
+from nanochat.launch.control import ControlStore
+from nanochat.launch.echo import Echo
+from nanochat.launch.processes import RankProcess, rank_environment, start
+from nanochat.launch.settings import LaunchSettings, read_settings
+from nanochat.launch.supervisor import Supervisor
+from nanochat.verdict import Verdict
+
+__all__ = ["main"]
+
+LINGER_S = 10.0
+"""How long the first node keeps the store for launchers that still want to read the verdict."""
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Start this node's ranks and wait for them; gives back the exit code of the job as this node knows it."""
+    if argv:
+        print("usage: python -m nanochat launch   (everything is read from NANOCHAT_* and run.json)", file=sys.stderr)
+        return 0 if list(argv) in (["-h"], ["--help"]) else int(ExitCode.USAGE)
+    try:
+        settings, run = read_settings()
+    except TrainerError as error:
+        print(f"launch: {error}", file=sys.stderr)
+        return int(error.code)
+    return Launch(settings, run).run()
+
+
+class Launch:
+    """One start of the job on one node."""
+
+    def __init__(self, settings: LaunchSettings, run: RunFile) -> None:
+        self.settings, self.run_file = settings, run
+        self.control: ControlStore | None = None
+        self.attempt = 0
+
+    @property
+    def is_first(self) -> bool:
+        """True on the node that hosts the store and writes the ledger."""
+        return self.settings.node_rank == 0
+
+    def run(self) -> int:
+        """Check, start, watch, account; gives back the exit code."""
+        try:
+            failed_before = ledger.failures(ledger.read(self.settings.job_dir))
+            self._prepare()
+        except TrainerError as error:
+            return self._refuse(error)
+        verdict = self._supervise()
+        return self._account(verdict, failed_before)
+
+    def _prepare(self) -> None:
+        several = self.settings.nodes > 1
+        if several:
+            self._connect()  # before the checks, so that a node that fails one can tell the others
+        self.attempt = self._agree_on_attempt()
+        run_checks(self.settings, self.run_file)
+        if not several and self.settings.world_size > 1:
+            self._connect()
+        if self.is_first:
+            ledger.begin(self.settings.job_dir, self.attempt)
+
+    def _connect(self) -> None:
+        s = self.settings
+        self.control = ControlStore(
+            s.master_addr, s.master_port, is_host=self.is_first, timeout_s=self.run_file.start_timeout_s
+        )
+
+    def _agree_on_attempt(self) -> int:
+        number = self.settings.attempt
+        if number is None and self.is_first:
+            number = max(self.run_file.attempt, ledger.next_attempt(ledger.read(self.settings.job_dir)))
+        if self.control is not None:
+            return self.control.agree_on_attempt(number if self.is_first else None, self.run_file.start_timeout_s)
+        return number or 0
+
+    def _supervise(self) -> Verdict | None:
+        s = self.settings
+        attempt_run = layout.attempt_dir(s.job_dir, self.attempt) / "run.json"
+        write_atomic(attempt_run, self.run_file.model_copy(update={"attempt": self.attempt}).model_dump_json(indent=1) + "\n")
+        logs = {s.first_rank + i: layout.rank_log(s.job_dir, self.attempt, s.first_rank + i) for i in range(s.ranks_per_node)}
+        in_process = _may_fork(self.run_file)
+        if in_process:
+            import nanochat.rank  # noqa: F401  (imports torch once, for all ranks)
+        port = self.control.port if self.control else s.master_port
+        ranks = []
+        for local, (rank, log) in enumerate(logs.items()):
+            environment = rank_environment(s, local_rank=local, attempt=self.attempt, run_file=attempt_run, port=port)
+            ranks.append(RankProcess(rank, start(environment, log, in_process=in_process)))
+        echo = Echo(logs, sys.stdout)
+        return Supervisor(s.job_dir, self.attempt, ranks, self.control, echo, self.run_file.grace_period_s).run()
+
+    def _refuse(self, error: TrainerError) -> int:
+        """This node cannot start: say so to everybody."""
+        print(f"launch: {error}", file=sys.stderr)
+        verdict = Verdict(
+            int(error.code), self.settings.first_rank, error.message, attempt=self.attempt, where=error.where, hint=error.hint
+        )
+        if error.code != ExitCode.RETRIES_SPENT:
+            with suppress(OSError):
+                verdicts.write_first(self.settings.job_dir, verdict)
+        if self.control:
+            self.control.publish(verdict)
+        if error.code == ExitCode.RETRIES_SPENT:
+            return int(error.code)
+        with suppress(TrainerError):
+            return self._account(verdict, ledger.failures(ledger.read(self.settings.job_dir)))
+        return int(error.code)
+
+    def _account(self, verdict: Verdict | None, failed_before: int) -> int:
+        raw = verdict.code if verdict else int(ExitCode.DONE)
+        code = ledger.final_code(raw, failed_before, self.run_file.retries_failures)
+        if self.is_first:
+            with suppress(OSError):  # a full volume must not hide the code
+                self._record(verdict, raw, code)
+        self._part()
+        return code
+
+    def _record(self, verdict: Verdict | None, raw: int, code: int) -> None:
+        message = verdict.message if verdict else ""
+        ledger.end(self.settings.job_dir, self.attempt, raw, message)
+        if verdict is None or raw == ExitCode.INTERRUPTED:
+            return
+        log = EventLog(layout.events_file(self.settings.job_dir, self.attempt), attempt=self.attempt)
+        log.stage = verdict.stage
+        log.emit(
+            "error", code=code, name=verdict.name, message=message, failed_rank=verdict.rank, step=verdict.step,
+            where=verdict.where, hint=verdict.hint, raw_code=raw,
+        )
+        log.close()
+
+    def _part(self) -> None:
+        """Let the other nodes read the store before it goes."""
+        if self.control is None:
+            return
+        if not self.is_first:
+            self.control.say_goodbye(self.settings.node_rank)
+            return
+        deadline = time.monotonic() + LINGER_S
+        while not self.control.all_left(self.settings.nodes) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _may_fork(run: RunFile) -> bool:
+    return run.world.device == "cpu"
