@@ -6,6 +6,7 @@ A job's folder is the same tree on this computer (``$NANOCHAT_NPU_HOME/jobs/NAME
     NAME/
       spec.yaml  run.json  receipt.json  state.json        written by the submitter (state.json: local backend only)
       ledger.json                                          attempts and their ends, written by the launcher of node 0
+      stages.json                                          stages that are finished, written by rank 0
       attempts/N/{run.json, events.jsonl, rankR.log, launcherK.log, verdict.json}
       tokenizer/{tokenizer.json, ...}
       data/                                                generated or downloaded text, where the source needs it
@@ -19,7 +20,7 @@ from typing import TypeVar
 __all__ = [
     "ENV_ATTEMPT", "ENV_JOB_DIR", "ENV_MASTER_ADDR", "ENV_MASTER_PORT", "ENV_NODES", "ENV_NODE_RANK", "ENV_NPROC", "ENV_RUN_FILE",
     "attempt_dir", "checkpoint_dir", "checkpoints_dir", "events_file", "launcher_log", "ledger_file", "rank_log", "results_file",
-    "run_file", "tokenizer_dir", "verdict_file",
+    "run_file", "stages_file", "tokenizer_dir", "verdict_file",
 ]
 
 ENV_JOB_DIR = "NANOCHAT_JOB_DIR"
@@ -45,6 +46,11 @@ def run_file(job: P) -> P:
 def ledger_file(job: P) -> P:
     """Ends of the attempts so far, for counting failures apart from preemptions."""
     return job / "ledger.json"
+
+
+def stages_file(job: P) -> P:
+    """Stages that are finished, so that the next attempt skips them."""
+    return job / "stages.json"
 
 
 def attempt_dir(job: P, attempt: int) -> P:
