@@ -212,7 +212,7 @@ class JobFolder:
     def attempts(self) -> list[int]:
         """Numbers of the attempts that left a folder, in order."""
         try:
-            names = os.listdir(self.path / "attempts")
+            names = [path.name for path in (self.path / "attempts").iterdir()]
         except OSError:
             return []
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
@@ -315,7 +315,7 @@ class Store:
         parent = self.home / "archive" / folder.name
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            number = max((int(name) for name in os.listdir(parent) if name.isdigit()), default=0) + 1
+            number = max((int(path.name) for path in parent.iterdir() if path.name.isdigit()), default=0) + 1
             folder.path.rename(parent / str(number))
         except OSError as error:
             raise unwritable(parent, error) from error

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nanochat.contract import layout
 
-__all__ = ["adopt_orphans", "free_port", "kill_job", "job_processes", "start"]
+__all__ = ["adopt_orphans", "free_port", "job_processes", "kill_job", "start"]
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): signal this process when the thread that started it ends."""
@@ -54,7 +54,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Pat
     with log.open("ab") as output:
         return subprocess.Popen(
             list(command), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True, preexec_fn=_in_child(os.getpid()),  # noqa: PLW1509  (one thread; only system calls)
+            start_new_session=True, preexec_fn=_in_child(os.getpid()),
         )
 
 
@@ -62,15 +62,15 @@ def job_processes(job: Path) -> list[int]:
     """Ids of all living processes of the job in this folder, this process excepted."""
     mark = f"{layout.ENV_JOB_DIR}={job}".encode()
     found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
         try:
-            environ = Path("/proc", entry, "environ").read_bytes()
+            environ = (process / "environ").read_bytes()
         except OSError:  # gone, or another user's
             continue
         if mark in environ.split(b"\0"):
-            found.append(int(entry))
+            found.append(int(process.name))
     return found
 
 

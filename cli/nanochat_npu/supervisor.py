@@ -66,6 +66,8 @@ class Why(StrEnum):
     CANCELLED = "cancelled"
     CANCELLED_NOW = "cancelled_now"
     STOPPED_OUTSIDE = "stopped_outside"
+    CANNOT_START = "cannot_start"
+    """The command or its folder is missing, or the system has no process left to give."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,8 @@ def attempt_code(verdict: dict[str, Any], ended: dict[int, int]) -> int:
 class Attempt:
     """The launchers of one start, and when to ask them and when to make them leave."""
 
-    def __init__(self, launchers: list[Popen[bytes]], settings: Settings) -> None:
-        self.launchers = launchers
+    def __init__(self, settings: Settings) -> None:
+        self.launchers: list[Popen[bytes]] = []
         self.settings = settings
         self.ended: dict[int, int] = {}
         self.term_at = math.inf
@@ -223,7 +225,11 @@ class Supervisor:
             self._read_stop(signalled=False)
             if self.stop is not Stop.NO:  # asked for before or between attempts
                 return self._end(Decision(*_STOPPED[self.stop]), self.state.get("exit_code"))
-            code = self._run_attempt(attempt)
+            try:
+                code = self._run_attempt(attempt)
+            except OSError:
+                log.exception("attempt %d", attempt)
+                return self._end(Decision(JobState.FAILED, Why.CANNOT_START), None)
             self.tally = self.tally.after(code)
             decision = decide(code, self.tally, self.settings, stop=self.stop, resumable=self._resumable(attempt))
             if decision.state is not JobState.RESTARTING:
@@ -235,8 +241,9 @@ class Supervisor:
     def _run_attempt(self, number: int) -> int:
         started = time.time()
         self._write(Decision(JobState.RUNNING, Why.RUNNING), attempt=number, exit_code=None, launchers=[])
-        attempt = Attempt(self._start_launchers(number), self.settings)
+        attempt = Attempt(self.settings)
         try:
+            self._start_launchers(number, attempt.launchers)
             self._show(attempt)
             self._watch(attempt)
         finally:
@@ -261,14 +268,13 @@ class Supervisor:
                 self._write(Decision(JobState.RUNNING, Why.STOPPING))
             attempt.advance(time.monotonic())
 
-    def _start_launchers(self, attempt: int) -> list[Popen[bytes]]:
+    def _start_launchers(self, attempt: int, started: list[Popen[bytes]]) -> None:
         common = {
             **{name: value for name, value in os.environ.items() if name not in _PLATFORM_VARIABLES},
             layout.ENV_JOB_DIR: str(self.folder.path), layout.ENV_RUN_FILE: str(self.folder.run_file),
             layout.ENV_ATTEMPT: str(attempt), layout.ENV_NODES: str(self.settings.nodes), layout.ENV_NPROC: str(self.settings.ranks_per_node),
             layout.ENV_MASTER_ADDR: "127.0.0.1", layout.ENV_MASTER_PORT: str(processes.free_port()),
         }
-        started: list[Popen[bytes]] = []
         for node in range(self.settings.nodes):
             own = self.settings.node_env[node] if node < len(self.settings.node_env) else {}
             log_file = layout.launcher_log(self.folder.path, attempt, node)
@@ -278,7 +284,6 @@ class Supervisor:
                 )
             )
             log.info("attempt %d: launcher %d is process %d", attempt, node, started[-1].pid)
-        return started
 
     def _wait_before_restart(self) -> None:
         restarts = self.tally.failures + self.tally.preemptions

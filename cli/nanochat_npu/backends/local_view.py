@@ -1,0 +1,115 @@
+"""What a local job's folder says about the job: total over missing, half-written and foreign files."""
+
+from dataclasses import replace
+from typing import Any
+
+from nanochat.contract import describe
+from nanochat_npu import jobs, processes
+from nanochat_npu.backends import ACTIVE, JobState, JobView, WorkerView
+from nanochat_npu.i18n import _
+from nanochat_npu.jobs import JobFolder
+from nanochat_npu.supervisor import Why
+
+__all__ = ["view_of"]
+
+
+def view_of(folder: JobFolder) -> JobView:
+    """The job as its folder tells it."""
+    # The lock first: a supervisor that ends in good order writes its last state before it lets go of the lock.
+    alive = jobs.is_locked(folder.lock_file)
+    state, run, receipt = jobs.read_json(folder.state_file), jobs.read_json(folder.run_file), folder.receipt()
+    view = JobView(
+        name=folder.name, backend="local", state=_state(state.get("state")), phase=_text(state.get("why")), owner=receipt.owner,
+        submission_id=receipt.submission_id, where=str(folder.path), attempt=_whole(state.get("attempt")), failures=_whole(state.get("failures")) or 0,
+        preemptions=_whole(state.get("preemptions")) or 0, exit_code=_whole(state.get("exit_code")), created_s=receipt.submitted_s or None,
+        started_s=_number(state.get("started_s")), ended_s=_number(state.get("ended_s")), world_size=_world_size(run),
+        workers=_workers(state, alive=alive), extra=_extra(folder, state),
+    )
+    if view.state in ACTIVE and not alive:
+        return replace(view, state=JobState.UNKNOWN, phase="supervisor_gone", reason=_gone(folder))
+    return replace(view, reason=_reason(view))
+
+
+def _state(value: object) -> JobState:
+    try:
+        return JobState(str(value))
+    except ValueError:
+        return JobState.UNKNOWN
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _world_size(run: dict[str, Any]) -> int | None:
+    world = _dict(run.get("world"))
+    nodes, ranks = _whole(world.get("nodes")), _whole(world.get("ranks_per_node"))
+    return nodes * ranks if nodes and ranks else None
+
+
+def _workers(state: dict[str, Any], *, alive: bool) -> tuple[WorkerView, ...]:
+    views = []
+    for launcher in _list(state.get("launchers")):
+        node, code = _whole(launcher.get("node")) or 0, _whole(launcher.get("exit_code"))
+        word = "Running" if code is None and alive else "Gone" if code is None else "Succeeded" if code == 0 else "Failed"
+        views.append(WorkerView(node, f"launcher {node}", word, where=f"pid {launcher.get('pid')}", exit_code=code, reason=describe(code) if code else ""))
+    return tuple(views)
+
+
+def _extra(folder: JobFolder, state: dict[str, Any]) -> dict[str, Any]:
+    attempts = folder.attempts
+    verdict = jobs.read_json(folder.path / "attempts" / str(attempts[-1]) / "verdict.json") if attempts else {}
+    settings = jobs.read_json(folder.settings_file)
+    return {
+        "attempts": _list(state.get("attempts")), "verdict": verdict or None, "supervisor_pid": folder.supervisor_pid,
+        "allowed_failures": _whole(settings.get("failures")), "allowed_preemptions": _whole(settings.get("preemptions")),
+    }
+
+
+def _gone(folder: JobFolder) -> str:
+    left = len(processes.job_processes(folder.path))
+    if left:
+        return _("its supervisor was killed; {count} processes are still stopping (nanochat-npu cancel {name} ends them)").format(
+            count=left, name=folder.name
+        )
+    return _("its supervisor was killed or the computer was restarted; submit the same spec again to go on from the newest checkpoint")
+
+
+def _reason(view: JobView) -> str:
+    """The sentence for what the supervisor wrote; "" for a reason that this version does not know."""
+    verdict = _dict(view.extra.get("verdict"))
+    code = view.exit_code if view.exit_code is not None else 0
+    failure = _("exit code {code}: {meaning}").format(code=code, meaning=_text(verdict.get("message")) or describe(code))
+    again = _("submit the same spec again to go on")
+    texts: dict[str, str] = {
+        Why.STARTING: _("the supervisor is starting"),
+        Why.RUNNING: "",
+        Why.STOPPING: _("the ranks are writing a checkpoint and stopping"),
+        Why.FINISHED: "",
+        Why.SESSION_LIMIT: _("the session's limit is reached; {again}").format(again=again),
+        Why.FINAL_CODE: failure,
+        Why.FAILURES_SPENT: _("{count} failures are more than retries.failures allows; last: {failure}").format(count=view.failures, failure=failure),
+        Why.PREEMPTIONS_SPENT: _("{count} interruptions are more than retries.preemptions allows").format(count=view.preemptions),
+        Why.RESTARTING: _("starting again after {failure}").format(failure=failure),
+        Why.CANCELLED: _("cancelled; {again}").format(again=again),
+        Why.CANCELLED_NOW: _("stopped at once, without a checkpoint; {again} from the newest one").format(again=again),
+        Why.STOPPED_OUTSIDE: _("stopped by a signal from outside; {again}").format(again=again),
+        Why.CANNOT_START: _("the launcher cannot be started; see supervisor.log in the job's folder"),
+    }
+    return texts.get(view.phase, "")

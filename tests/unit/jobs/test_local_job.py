@@ -1,0 +1,161 @@
+"""A local job from its start to its end: restarts by the exit-code table, cancel, kill, and nothing left behind."""
+
+import os
+import signal
+
+import pytest
+from job_bench import Bench, wait_until
+
+from nanochat_npu.backends import JobState, Outcome
+from nanochat_npu.errors import JobExists
+
+
+def test_a_job_that_does_its_work_succeeds_and_leaves_nothing_running(bench: Bench) -> None:
+    view = bench.end(bench.start())
+    assert (view.state, view.exit_code, view.attempt) == (JobState.SUCCEEDED, 0, 0)
+    assert bench.processes() == []
+
+
+def test_every_node_has_a_launcher_with_its_own_log(bench: Bench) -> None:
+    bench.end(bench.start(spec={"resources": {"nodes": 3, "npus_per_node": 2}}))
+    attempt = bench.store.folder("job").path / "attempts" / "0"
+    assert [(attempt / f"launcher{k}.log").read_text() for k in range(3)] == [f"node {k} of attempt 0 started\n" for k in range(3)]
+
+
+@pytest.mark.parametrize("code", [65, 70, 78, 80, 81, 83, 2])
+def test_a_final_code_ends_the_job_at_once(bench: Bench, code: int) -> None:
+    view = bench.end(bench.start(codes=[code]))
+    assert (view.state, view.exit_code, view.attempt) == (JobState.FAILED, code, 0)
+
+
+@pytest.mark.parametrize("code", [69, 75, 82, 1, 137])
+def test_a_code_that_allows_it_restarts_the_job(bench: Bench, code: int) -> None:
+    view = bench.end(bench.start(codes=[code, 0]))
+    assert (view.state, view.attempt) == (JobState.SUCCEEDED, 1)
+
+
+def test_failures_and_preemptions_are_counted_apart(bench: Bench) -> None:
+    view = bench.end(bench.start(codes=[82, 69, 82, 0], spec={"retries": {"failures": 1, "preemptions": 2}}))
+    assert (view.state, view.failures, view.preemptions) == (JobState.SUCCEEDED, 1, 2)
+
+
+def test_one_failure_more_than_allowed_ends_the_job(bench: Bench) -> None:
+    view = bench.end(bench.start(codes=[69], spec={"retries": {"failures": 1}}))
+    assert (view.state, view.exit_code, view.attempt, view.failures) == (JobState.FAILED, 69, 1, 2)
+    assert "2 failures" in view.reason
+
+
+def test_the_verdict_of_the_first_failing_rank_is_the_code_of_the_job(bench: Bench) -> None:
+    view = bench.end(bench.start(codes=[69], verdict=65))
+    assert (view.state, view.exit_code, view.attempt) == (JobState.FAILED, 65, 0)
+    assert "bees" in view.reason
+
+
+def test_when_one_node_fails_the_others_are_stopped(bench: Bench) -> None:
+    view = bench.end(bench.start(codes=[65], only_node=1, spec={"resources": {"nodes": 2, "npus_per_node": 2}}))
+    assert (view.state, view.exit_code) == (JobState.FAILED, 65)
+    assert [worker.exit_code for worker in view.workers] == [82, 65]
+
+
+def test_cancel_lets_the_job_save_its_work(bench: Bench) -> None:
+    backend = bench.start(wait=True)
+    job = bench.ready()
+    backend.cancel("job")
+    view = bench.end(backend)
+    assert (view.state, view.exit_code) == (JobState.CANCELLED, 82)
+    assert (job / "saved0").exists()
+
+
+def test_cancel_now_ends_a_job_that_does_not_listen(bench: Bench) -> None:
+    backend = bench.start(deaf=True, wait=True, child=True)
+    bench.ready()
+    backend.cancel("job")
+    wait_until(lambda: backend.get("job").reason.startswith("the ranks are writing"), "the job says that it stops")
+    backend.cancel("job", now=True)
+    view = bench.end(backend)
+    assert (view.state, view.exit_code) == (JobState.CANCELLED, 137)
+    assert bench.processes() == []
+
+
+def test_what_a_launcher_leaves_behind_is_killed(bench: Bench) -> None:
+    bench.end(bench.start(child=True))
+    assert bench.processes() == []
+
+
+def test_a_killed_supervisor_is_noticed_and_leaves_no_orphan(bench: Bench) -> None:
+    backend = bench.start(wait=True, spec={"resources": {"nodes": 2}})
+    job = bench.ready(nodes=2)
+    pid = bench.store.folder("job").supervisor_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    view = bench.end(backend)
+    assert view.state is JobState.UNKNOWN
+    wait_until(lambda: not bench.processes(), "launchers leave")
+    assert (job / "saved0").exists()
+    assert "supervisor was killed" in backend.get("job").reason
+
+
+def test_a_shutdown_suspends_the_job_and_submitting_again_continues_it(bench: Bench) -> None:
+    backend = bench.start(wait=True)
+    bench.ready()
+    pid = bench.store.folder("job").supervisor_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    assert bench.end(backend).state is JobState.SUSPENDED
+    again = bench.backend(codes=[0]).submit(bench.submission())
+    assert again.outcome is Outcome.CONTINUED
+    view = bench.end(backend)
+    assert (view.state, view.attempt) == (JobState.SUCCEEDED, 1)
+
+
+def test_a_session_limit_suspends_the_job(bench: Bench) -> None:
+    view = bench.end(bench.start(events=[{"event": "done", "reason": "session_limit", "resumable": True, "step": 5}]))
+    assert (view.state, view.exit_code) == (JobState.SUSPENDED, 0)
+
+
+def test_the_same_submission_attaches_to_a_running_job(bench: Bench) -> None:
+    backend = bench.start(wait=True)
+    bench.ready()
+    assert backend.submit(bench.submission()).outcome is Outcome.ATTACHED
+    assert bench.store.folder("job").attempts == [0]
+
+
+def test_the_same_submission_attaches_to_a_job_that_succeeded(bench: Bench) -> None:
+    backend = bench.start()
+    bench.end(backend)
+    assert backend.submit(bench.submission()).outcome is Outcome.ATTACHED
+
+
+def test_another_submission_of_that_name_is_refused_and_changes_nothing(bench: Bench) -> None:
+    backend = bench.start()
+    bench.end(backend)
+    before = (bench.store.folder("job").path / "run.json").read_text()
+    with pytest.raises(JobExists, match="another submission") as caught:
+        backend.submit(bench.submission(retries={"failures": 7}))
+    assert "--rerun" in str(caught.value.hint)
+    assert (bench.store.folder("job").path / "run.json").read_text() == before
+
+
+def test_rerun_keeps_the_earlier_run_aside(bench: Bench) -> None:
+    backend = bench.start(codes=[65])
+    bench.end(backend)
+    done = bench.backend().submit(bench.submission(rerun=True))
+    assert done.outcome is Outcome.STARTED
+    assert (bench.store.home / "archive" / "job" / "1" / "attempts" / "0").is_dir()
+    assert bench.end(backend).state is JobState.SUCCEEDED
+
+
+def test_rerun_refuses_while_the_job_runs(bench: Bench) -> None:
+    backend = bench.start(wait=True)
+    bench.ready()
+    with pytest.raises(JobExists, match="running"):
+        backend.submit(bench.submission(rerun=True))
+
+
+def test_a_launcher_that_does_not_exist_fails_the_job_with_a_word(bench: Bench) -> None:
+    backend = bench.backend()
+    backend._command = ["/nonexistent/python"]
+    backend.submit(bench.submission())
+    view = bench.end(backend)
+    assert view.state is JobState.FAILED
+    assert "cannot be started" in view.reason

@@ -1,0 +1,50 @@
+"""A stand-in for ``python -m nanochat launch``: a real process that behaves as its one argument (JSON) says.
+
+Keys: ``codes`` exit code of each attempt (the last one for all further) · ``wait`` stay until SIGTERM, then leave with 82 ·
+``deaf`` ignore SIGTERM · ``child`` leave a process in a session of its own behind · ``events`` events to write ·
+``verdict`` code to write as the verdict · ``only_node`` behave so on this node; others stay until SIGTERM.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from nanochat.contract.events import encode
+
+
+def main() -> int:
+    play = json.loads(sys.argv[1])
+    job, attempt, node = Path(os.environ["NANOCHAT_JOB_DIR"]), int(os.environ["NANOCHAT_ATTEMPT"]), int(os.environ["NANOCHAT_NODE_RANK"])
+    folder = job / "attempts" / str(attempt)
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if play.get("deaf") else lambda number, frame: stopped.append(number))
+    if play.get("child"):
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+    print(f"node {node} of attempt {attempt} started", flush=True)
+    if node == 0:
+        with (folder / "events.jsonl").open("a") as file:
+            for event in play.get("events", []):
+                kind, stage, fields = event["event"], event.get("stage", "pretrain"), {k: v for k, v in event.items() if k not in ("event", "stage")}
+                file.write(encode(kind, stage=stage, t=time.time(), attempt=attempt, fields=fields))
+    (folder / f"ready{node}").touch()
+    other = "only_node" in play and play["only_node"] != node
+    if play.get("wait") or other:
+        while not stopped:
+            time.sleep(0.02)
+        (job / f"saved{node}").touch()
+        return 82
+    if play.get("verdict"):
+        (folder / "verdict.json").write_text(json.dumps({"code": play["verdict"], "rank": 3, "message": "the disk is full of bees"}))
+    codes = play.get("codes", [0])
+    code = codes[min(attempt, len(codes) - 1)]
+    if code > 128:
+        os.kill(os.getpid(), code - 128)
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
