@@ -1,0 +1,92 @@
+"""What the Kubernetes objects of a job say, value by value."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanochat_npu.spec.platforms import RankTableMap
+
+__all__ = ["EnvVar", "Manifest", "Policy", "Volume", "run_map_name"]
+
+
+@dataclass(frozen=True)
+class EnvVar:
+    """One environment variable; exactly one of value, field and secret is set. `why` becomes a comment."""
+
+    name: str
+    value: str | None = None
+    field: str | None = None
+    secret: tuple[str, str] | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume and its mount. `source` is Kubernetes' own form, by kind."""
+
+    name: str
+    kind: str
+    source: dict[str, Any]
+    path: str
+    read_only: bool = False
+    sub_path: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What Volcano does when a pod ends with this exit code, or on this event."""
+
+    action: str
+    exit_code: int | None = None
+    event: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The Volcano Job and its ConfigMaps, value by value; optional parts are empty, never None, so that templates can ask."""
+
+    version: str
+    spec_sha256: str
+    name: str
+    namespace: str
+    labels: dict[str, str]
+    pod_labels: dict[str, str]
+    annotations: dict[str, str]
+    pod_annotations: dict[str, str]
+    queue: str
+    replicas: int
+    max_retry: int
+    policies: tuple[Policy, ...]
+    plugins: dict[str, tuple[str, ...]]
+    image: str
+    pull_policy: str
+    env: tuple[EnvVar, ...]
+    resources: dict[str, str]
+    volumes: tuple[Volume, ...]
+    grace_period_s: int
+    host_network: bool
+    ttl_s: tuple[int, ...] = ()
+    priority_class: str = ""
+    runtime_class: str = ""
+    service_account: str = ""
+    pull_secrets: tuple[str, ...] = ()
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: tuple[dict[str, Any], ...] = ()
+    security: dict[str, Any] = field(default_factory=dict)
+    rank_table_map: RankTableMap | None = None
+
+    @property
+    def run_map(self) -> str:
+        """Name of the ConfigMap with run.json and entrypoint.sh."""
+        return run_map_name(self.name)
+
+    @property
+    def rank_table_map_name(self) -> str:
+        """Name of the ConfigMap that the platform's controller fills; "" if there is none."""
+        return self.rank_table_map.prefix + self.name if self.rank_table_map else ""
+
+
+def run_map_name(job: str) -> str:
+    """Name of a job's ConfigMap with run.json and entrypoint.sh."""
+    return f"{job}-run"
