@@ -36,7 +36,7 @@ from nanochat_npu.kube_errors import (
 from nanochat_npu.kubeconfig import Target
 from nanochat_npu.resources import PODS, Resource
 
-__all__ = ["MERGE_PATCH", "Clock", "Kube", "Login", "Stream", "Target", "connect"]
+__all__ = ["MERGE_PATCH", "Clock", "Kube", "LogOptions", "Login", "Stream", "Target", "connect"]
 
 MERGE_PATCH = "application/merge-patch+json"
 _PAGE = 500
@@ -139,6 +139,35 @@ class Page:
 
     objects: list[dict[str, Any]]
     version: str
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Which part of a container's output.
+
+    Attributes:
+        container: Name, "" for the only one.
+        follow: Go on until the container ends.
+        since_s: Only the last so many seconds.
+        since_time: Only from this time on (RFC 3339).
+        tail: Only the last so many lines.
+        timestamps: Put the time and a blank before each line.
+    """
+
+    container: str = ""
+    follow: bool = False
+    since_s: float | None = None
+    since_time: str = ""
+    tail: int | None = None
+    timestamps: bool = False
+
+    def as_query(self) -> dict[str, str]:
+        """The parameters of the request; empty ones are left out when it is sent."""
+        return {
+            "container": self.container, "follow": "true" if self.follow else "", "timestamps": "true" if self.timestamps else "",
+            "sinceSeconds": str(max(1, int(self.since_s))) if self.since_s is not None else "", "sinceTime": self.since_time,
+            "tailLines": str(self.tail) if self.tail is not None else "",
+        }
 
 
 @dataclass
@@ -250,19 +279,16 @@ class Kube:
         # Bookmarks come about once a minute; a connection that is silent for longer than that may be dead without telling.
         return Stream(self._open(self._call("watch", resource, namespace), "GET", resource.path(namespace), query, read_s=150.0))
 
-    def log(self, namespace: str, pod: str, *, container: str = "", follow: bool = False, since_s: float | None = None, tail: int | None = None) -> "Stream":
+    def log(self, namespace: str, pod: str, query: "LogOptions") -> "Stream":
         """A container's output, line by line.
 
         Raises:
             NotFoundError: The pod is gone.
             ClusterRejected: Its container has not started yet.
         """
-        query = {
-            "container": container, "follow": "true" if follow else "", "timestamps": "",
-            "sinceSeconds": str(max(1, int(since_s))) if since_s is not None else "", "tailLines": str(tail) if tail is not None else "",
-        }
         call = self._call("get", Resource("", "v1", "pods/log", "Pod"), namespace, pod)
-        return Stream(self._open(call, "GET", PODS.path(namespace, pod, "log"), query, read_s=None if follow else _READ_S))
+        read_s = None if query.follow else _READ_S
+        return Stream(self._open(call, "GET", PODS.path(namespace, pod, "log"), query.as_query(), read_s=read_s))
 
     # ---- how -------------------------------------------------------------------------------------------------------
 
