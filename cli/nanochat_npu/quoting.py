@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import jinja2
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
 
-__all__ = ["comment_text", "docker_value", "environment", "kubernetes_text", "literal_block", "shell_word", "yaml_value"]
+__all__ = ["comment_text", "docker_value", "environment", "kubernetes_text", "literal_block", "plain_word", "shell_word", "shell_words", "yaml_value"]
 
 TEMPLATES = Path(__file__).parent / "templates"
 """A symlink to the repository's ``templates/`` in a checkout, real files in an installed wheel."""
@@ -90,6 +91,23 @@ def shell_word(value: object) -> str:
     return shlex.quote(text)
 
 
+def shell_words(values: Iterable[object]) -> str:
+    """The values as words of a POSIX shell line."""
+    return " ".join(shell_word(value) for value in values)
+
+
+def plain_word(value: object) -> str:
+    """The value where a Dockerfile allows no quotes (FROM, file names, label keys); refused if it could mean anything else there.
+
+    Raises:
+        RenderError: It has characters beyond letters, digits and ``._:/@+-``.
+    """
+    text = str(value)
+    if not re.fullmatch(r"[A-Za-z0-9._:/@+-]+", text):
+        raise RenderError(_("{text} cannot stand in a Dockerfile here").format(text=ascii(text)))
+    return text
+
+
 def docker_value(value: object) -> str:
     """The value in double quotes as ENV, LABEL and ARG of a Dockerfile read it: backslash, quote and dollar are escaped."""
     text = _one_line(value)
@@ -121,5 +139,5 @@ def environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, finalize=_finalize, autoescape=False,  # noqa: S701
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )
-    env.filters |= {"q": yaml_value, "k8s": kubernetes_text, "block": literal_block, "comment": comment_text, "sh": shell_word, "docker": docker_value}
+    env.filters |= {"q": yaml_value, "k8s": kubernetes_text, "block": literal_block, "comment": comment_text, "sh": shell_word, "docker": docker_value, "word": plain_word, "words": shell_words}
     return env

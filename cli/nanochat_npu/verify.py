@@ -38,7 +38,7 @@ def verify_job(job: dict[str, Any], m: Manifest, name: str) -> None:
         "kind": (job.get("kind"), "Job"),
         "metadata.name": (job["metadata"].get("name"), m.name),
         "metadata.namespace": (job["metadata"].get("namespace"), m.namespace),
-        "metadata.labels": (job["metadata"].get("labels"), m.labels),
+        "metadata.labels": (job["metadata"].get("labels"), {**m.labels, **m.job_labels}),
         "metadata.annotations": (job["metadata"].get("annotations"), m.annotations),
         "spec.queue": (job["spec"].get("queue"), m.queue),
         "spec.minAvailable": (job["spec"].get("minAvailable"), m.replicas),

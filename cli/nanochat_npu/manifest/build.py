@@ -48,7 +48,7 @@ def manifest_of(plan: Plan, image: str) -> Manifest:
     policy = {"huawei.com/schedule_policy": plan.node_type.schedule_policy} if profile.uses_schedule_policy and plan.wants_npus else {}
     manifest = Manifest(
         version=__version__, spec_sha256=plan.spec_sha256, name=plan.name, namespace=spec.cluster.namespace,
-        labels={**labels, **ring, **job_labels},
+        labels={**labels, **ring}, job_labels=dict(job_labels),
         pod_labels={**labels, **ring, "sidecar.istio.io/inject": "false"},
         annotations={**spec.cluster.annotations, **policy, **_annotations(plan, image)},
         pod_annotations={**spec.cluster.annotations, **policy, "sidecar.istio.io/inject": "false"},
@@ -87,7 +87,7 @@ def _annotations(plan: Plan, image: str) -> dict[str, str]:
         marks.ANNOTATION_SUBMISSION: plan.submission_id,
         marks.ANNOTATION_INTENT: marks.Intent.RUN.value,
         marks.ANNOTATION_PLAN: json.dumps(_plan_summary(plan, image), ensure_ascii=False, separators=(",", ":")),
-        marks.ANNOTATION_SPEC: yaml.dump(plan.spec.model_dump(mode="json"), Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False, allow_unicode=True),
+        marks.ANNOTATION_SPEC: yaml.safe_dump(plan.spec.model_dump(mode="json", exclude_defaults=True), sort_keys=False, allow_unicode=True, width=1000),
     }
 
 

@@ -51,6 +51,9 @@ class Manifest:
     name: str
     namespace: str
     labels: dict[str, str]
+    """On the job and on its ConfigMaps."""
+    job_labels: dict[str, str]
+    """Further labels of the job alone."""
     pod_labels: dict[str, str]
     annotations: dict[str, str]
     pod_annotations: dict[str, str]
