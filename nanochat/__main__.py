@@ -54,4 +54,6 @@ def _load(command: str) -> Callable[[list[str]], int]:
 if __name__ == "__main__":
     # The platform's own loader hooks torch_npu into torch; device.py imports it explicitly and reports what failed.
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    # A peer that leaves is normal life for a store; without this each poll prints a C++ stack.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     sys.exit(main())

@@ -3,18 +3,19 @@
 It lives in the launcher, not in rank 0, so it outlives a rank that fails and can carry its verdict to other nodes.
 """
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from nanochat.errors import NotReady
+from nanochat.peers import VERDICT_KEY
 from nanochat.verdict import Verdict
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
-__all__ = ["ControlStore", "VERDICT_KEY", "publish"]
+__all__ = ["ControlStore", "publish"]
 
-VERDICT_KEY = "nanochat/verdict"
 ATTEMPT_KEY = "nanochat/attempt"
 STOP_KEY = "nanochat/stop"
 BROKEN = (RuntimeError, OSError)
@@ -60,11 +61,12 @@ class ControlStore:
         if attempt is not None:
             self.store.set(ATTEMPT_KEY, str(attempt))
             return attempt
-        try:
-            self.store.wait([ATTEMPT_KEY], timedelta(seconds=timeout_s))
-            return int(self.store.get(ATTEMPT_KEY))
-        except BROKEN as error:
-            raise NotReady(f"the first node did not tell the attempt's number: {error}") from error
+        deadline = time.monotonic() + timeout_s
+        while not (told := self._get(ATTEMPT_KEY)):
+            if self.lost or time.monotonic() > deadline:
+                raise NotReady(f"the first node did not tell the attempt's number within {timeout_s:.0f} s")
+            time.sleep(0.05)
+        return int(told)
 
     def publish(self, verdict: Verdict) -> None:
         """Tell all nodes about a failure on this one."""

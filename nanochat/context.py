@@ -1,0 +1,66 @@
+"""What a stage is given: the run config, this rank's place, its device, and the ways to speak to the outside."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nanochat.contract import ModelShape, RunConfig, RunFile
+from nanochat.device import Device
+from nanochat.distributed import Communicator
+from nanochat.eventlog import EventLog
+from nanochat.guards import Guard
+from nanochat.peers import Peers
+from nanochat.stopping import StopSignal
+
+__all__ = ["Context", "SessionOver"]
+
+
+class SessionOver(Exception):  # noqa: N818  (not an error: the job ends well, and may be resumed)
+    """A session limit was reached: a checkpoint is written, the job leaves with 0 and can be resumed.
+
+    Args:
+        reason: Which limit.
+        step: Updates done.
+    """
+
+    def __init__(self, reason: str, step: int) -> None:
+        super().__init__(reason)
+        self.reason, self.step = reason, step
+
+
+@dataclass
+class Context:
+    """One rank of one attempt."""
+
+    run_file: RunFile
+    job_dir: Path
+    device: Device
+    peers: Peers
+    comm: Communicator
+    events: EventLog
+    stop: StopSignal
+    guards: list[Guard] = field(default_factory=list)
+    stage_index: int = 0
+
+    @property
+    def run(self) -> RunConfig:
+        """The run config."""
+        return self.run_file.run
+
+    @property
+    def is_first(self) -> bool:
+        """True on rank 0."""
+        return self.peers.is_first
+
+    def shape(self, vocab_size: int) -> ModelShape:
+        """Shape of the model for a vocabulary; ``window_pattern: auto`` is L unless the plan resolved it."""
+        return ModelShape.of(self.run.model, vocab_size)
+
+    @contextmanager
+    def surviving(self, code: str, what: str) -> Iterator[None]:
+        """Turn an ordinary failure within into a warning event: for what training can do without."""
+        try:
+            yield
+        except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+            self.events.warn(code, f"{what}: {type(error).__name__}: {error}")
