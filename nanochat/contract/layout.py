@@ -18,7 +18,8 @@ from pathlib import PurePath
 from typing import TypeVar
 
 __all__ = [
-    "ENV_ATTEMPT", "ENV_JOB_DIR", "ENV_MASTER_ADDR", "ENV_MASTER_PORT", "ENV_NODES", "ENV_NODE_RANK", "ENV_NPROC", "ENV_RUN_FILE",
+    "ENV_ATTEMPT", "ENV_JOB_DIR", "ENV_MASTER_ADDR", "ENV_MASTER_PORT", "ENV_NODES", "ENV_NODE_RANK", "ENV_NPROC", "ENV_RANK_TABLE",
+    "ENV_RETRY_COUNT", "ENV_RUN_FILE",
     "attempt_dir", "checkpoint_dir", "checkpoints_dir", "events_file", "launcher_log", "ledger_file", "rank_log", "results_file",
     "run_file", "stages_file", "tokenizer_dir", "verdict_file",
 ]
@@ -34,6 +35,11 @@ ENV_NODE_RANK = "NANOCHAT_NODE_RANK"
 ENV_NPROC = "NANOCHAT_NPROC_PER_NODE"
 ENV_MASTER_ADDR = "NANOCHAT_MASTER_ADDR"
 ENV_MASTER_PORT = "NANOCHAT_MASTER_PORT"
+ENV_RANK_TABLE = "NANOCHAT_RANK_TABLE"
+"""File into which the platform's controller writes the HCCL rank table; not set: torch_npu negotiates. It is a symlink that
+torch_npu would silently ignore, so the launcher waits for its status, checks it and copies it to a regular file."""
+ENV_RETRY_COUNT = "NANOCHAT_RETRY_COUNT"
+"""Volcano's own count of restarts (1.10 and later), or empty; entrypoint.sh makes `ENV_ATTEMPT` of it."""
 
 P = TypeVar("P", bound=PurePath)
 

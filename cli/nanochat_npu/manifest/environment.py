@@ -30,7 +30,7 @@ def environment(plan: Plan) -> tuple[EnvVar, ...]:
 
 _RESERVED = frozenset({
     layout.ENV_JOB_DIR, layout.ENV_RUN_FILE, layout.ENV_NODES, layout.ENV_NPROC, layout.ENV_MASTER_PORT, layout.ENV_ATTEMPT, layout.ENV_NODE_RANK,
-    layout.ENV_MASTER_ADDR, "NANOCHAT_RETRY_COUNT", "NANOCHAT_RANK_TABLE", "VC_TASK_INDEX", "VK_TASK_INDEX", "VC_WORKER_HOSTS", "VC_WORKER_NUM",
+    layout.ENV_MASTER_ADDR, layout.ENV_RETRY_COUNT, layout.ENV_RANK_TABLE, "VC_TASK_INDEX", "VK_TASK_INDEX", "VC_WORKER_HOSTS", "VC_WORKER_NUM",
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "ASCEND_VISIBLE_DEVICES", "HCCL_IF_IP",
 })
 
@@ -43,11 +43,11 @@ def _contract_environment(plan: Plan) -> list[EnvVar]:
         EnvVar(layout.ENV_NODES, value=str(spec.resources.nodes)),
         EnvVar(layout.ENV_NPROC, value=str(spec.ranks_per_node)),
         EnvVar(layout.ENV_MASTER_PORT, value=str(master_port(plan))),
-        EnvVar("NANOCHAT_RETRY_COUNT", field=f"metadata.annotations['{RETRY_COUNT_ANNOTATION}']", why="Volcano 1.10 and later; else empty, and the launcher counts"),
+        EnvVar(layout.ENV_RETRY_COUNT, field=f"metadata.annotations['{RETRY_COUNT_ANNOTATION}']", why="Volcano 1.10 and later; else empty, and the launcher counts"),
         EnvVar("PYTHONUNBUFFERED", value="1"),
     ]
     if table:
-        variables.append(EnvVar("NANOCHAT_RANK_TABLE", value=f"{table.mount}/{table.key}", why="the launcher waits for its status, checks it, copies it to a regular file"))
+        variables.append(EnvVar(layout.ENV_RANK_TABLE, value=f"{table.mount}/{table.key}", why="the launcher waits for its status, checks it, copies it to a regular file"))
     if spec.network.interface and not spec.network.host:
         variables.append(EnvVar("GLOO_SOCKET_IFNAME", value=spec.network.interface))
     return variables
