@@ -4,6 +4,8 @@ Everything else asks a `Device`. An NPU that was asked for and is not there is a
 Facts about torch_npu and the 910B: Ascend/pytorch (torch_npu) at 9e73e708 and Huawei's hardware pages, see docs/ascend_npu.md.
 """
 
+from __future__ import annotations  # Device.torch hides the module's name within the class body
+
 import contextlib
 import importlib
 import importlib.util
@@ -69,7 +71,7 @@ class Device:
     """Version of the device library, for the log ("torch_npu 2.12.0")."""
 
     @property
-    def torch_device(self) -> torch.device:
+    def torch(self) -> torch.device:
         """The device as torch writes it."""
         return torch.device(self.kind.value) if self.kind is Kind.CPU else torch.device(self.kind.value, self.index)
 
@@ -116,22 +118,22 @@ class Device:
     def synchronise(self) -> None:
         """Wait until the device has done all that was queued, so that a clock read after it means something."""
         if self.kind is not Kind.CPU:
-            self._module.synchronize(self.torch_device)
+            self._module.synchronize(self.torch)
 
     def peak_memory_bytes(self) -> int:
         """Most memory in use so far: the allocator's peak on a device, the process's resident peak on CPU."""
         if self.kind is Kind.CPU:
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return int(self._module.max_memory_allocated(self.torch_device))
+        return int(self._module.max_memory_allocated(self.torch))
 
     def reset_peak_memory(self) -> None:
         """Start the allocator's peak anew; on CPU the kernel keeps the peak of the process's whole life."""
         if self.kind is not Kind.CPU:
-            self._module.reset_peak_memory_stats(self.torch_device)
+            self._module.reset_peak_memory_stats(self.torch)
 
     def total_memory_bytes(self) -> int | None:
         """Memory of the device as the driver reports it (61 GiB of a 64 GB 910B); None on CPU."""
-        return None if self.kind is Kind.CPU else int(self._module.mem_get_info(self.torch_device)[1])
+        return None if self.kind is Kind.CPU else int(self._module.mem_get_info(self.torch)[1])
 
     def peak_flops(self, denominator: Denominator = "vendor") -> float | None:
         """Peak dense bf16 FLOP/s, the denominator of MFU; None where unknown."""

@@ -141,7 +141,7 @@ def join(device: Device, *, start_timeout_s: float = 600.0, timeout_s: float = 1
     _wait_for_all(store, rank, size, start_timeout_s)
     dist.init_process_group(
         device.backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s),
-        device_id=None if device.backend == "gloo" else device.torch_device,
+        device_id=None if device.backend == "gloo" else device.torch,
     )
     return Communicator(rank, size)
 
