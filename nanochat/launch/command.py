@@ -4,12 +4,15 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
-from nanochat import ledger, verdict as verdicts
+from nanochat import ledger
+from nanochat import verdict as verdicts
 from nanochat.contract import ExitCode, RunFile, layout
 from nanochat.errors import TrainerError
 from nanochat.eventlog import EventLog
 from nanochat.files import write_atomic
+from nanochat.launch import rank_table
 from nanochat.launch.checks import run_checks
 from nanochat.launch.control import ControlStore
 from nanochat.launch.echo import Echo
@@ -44,6 +47,7 @@ class Launch:
         self.settings, self.run_file = settings, run
         self.control: ControlStore | None = None
         self.attempt = 0
+        self.placement: rank_table.Placement | None = None
 
     @property
     def is_first(self) -> bool:
@@ -66,10 +70,19 @@ class Launch:
             self._connect()  # before the checks, so that a node that fails one can tell the others
         self.attempt = self._agree_on_attempt()
         run_checks(self.settings, self.run_file)
+        self._place()
         if not several and self.settings.world_size > 1:
             self._connect()
         if self.is_first:
             ledger.begin(self.settings.job_dir, self.attempt)
+
+    def _place(self) -> None:
+        """Ranks by the rank table, where the job has one; its copy goes to every rank or to none."""
+        self.placement = rank_table.place(
+            self.settings, self.control, timeout_s=self.run_file.start_timeout_s, attempt=self.attempt
+        )
+        if self.placement is not None:
+            self.settings = replace(self.settings, table_rank=self.placement.first_rank)
 
     def _connect(self) -> None:
         s = self.settings
@@ -97,6 +110,8 @@ class Launch:
         ranks = []
         for local, (rank, log) in enumerate(logs.items()):
             environment = rank_environment(s, local_rank=local, attempt=self.attempt, run_file=attempt_run, port=port)
+            if self.placement is not None:
+                environment["RANK_TABLE_FILE"] = str(self.placement.file)
             ranks.append(RankProcess(rank, start(environment, log, in_process=in_process)))
         echo = Echo(logs, sys.stdout)
         return Supervisor(s.job_dir, self.attempt, ranks, self.control, echo, self.run_file.grace_period_s).run()

@@ -25,6 +25,8 @@ class LaunchSettings:
     master_addr: str
     master_port: int
     attempt: int | None
+    table_rank: int | None = None
+    """First rank of this node by the rank table, where there is one; it may order nodes otherwise than Volcano's index."""
 
     @property
     def world_size(self) -> int:
@@ -34,7 +36,7 @@ class LaunchSettings:
     @property
     def first_rank(self) -> int:
         """Global number of this node's first rank."""
-        return self.node_rank * self.ranks_per_node
+        return self.node_rank * self.ranks_per_node if self.table_rank is None else self.table_rank
 
 
 def _integer(env: Mapping[str, str], name: str, default: int, *, low: int = 0) -> int:

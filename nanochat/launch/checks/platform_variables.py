@@ -7,8 +7,9 @@ from nanochat.launch.settings import LaunchSettings
 
 __all__ = ["AMBIGUOUS", "check"]
 
-AMBIGUOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""Volcano's pytorch plugin and the Ascend operator set RANK per pod, torchrun per process."""
+AMBIGUOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK_TABLE_FILE")
+"""Volcano's pytorch plugin and the Ascend operator set RANK per pod, torchrun per process; a rank table that was not checked here
+must not reach HCCL."""
 
 
 def check(settings: LaunchSettings, run: RunFile) -> None:
