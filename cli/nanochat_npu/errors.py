@@ -1,14 +1,18 @@
+# ruff: noqa: N818 - names like JobNotFound say more than JobNotFoundError
 """Our errors. Each is built from values, and says what happened, where, and what to do.
 
 Raised low, translated at the boundary (``raise ... from``), printed once, in `main`. The exit code belongs to the class.
 """
 
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 __all__ = [
     "BudgetError", "ClusterError", "ClusterForbidden", "ClusterRejected", "ClusterUnreachable", "ImageError", "JobError", "JobExists",
     "JobFailed", "JobNotFound", "JobTimeout", "JobUnschedulable", "MissingExtra", "NanochatNpuError", "PrerequisiteMissing",
-    "RenderError", "SpecConflictError", "SpecError", "SpecFieldError", "SpecSyntaxError", "UsageError",
+    "Problem", "RenderError", "SpecConflictError", "SpecError", "SpecFieldError", "SpecSyntaxError", "UsageError",
 ]
 
 
@@ -52,16 +56,63 @@ class MissingExtra(UsageError):
     kind = "missing_extra"
 
 
+_EXCERPT_WIDTH = 100
+"""Columns of a source line that are shown around the wrong token."""
+
+
+def _columns(text: str) -> int:
+    """Columns that a text takes in a terminal; Chinese characters take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a spec, and the place where it stands.
+
+    Attributes:
+        path: Field, dotted ("resources.npus_per_node"); "" for the file as a whole.
+        file: File, option (``--set``) or environment variable that the value came from.
+        line: 1-based, like `column`; None where there is no file.
+        source: Text of that line, for showing.
+        width: Columns that the wrong token takes in it.
+    """
+
+    message: str
+    path: str = ""
+    hint: str | None = None
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    source: str | None = None
+    width: int = 1
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}:{self.column}"
+        return ": ".join(part for part in (place, self.path, self.message) if part)
+
+    def excerpt(self) -> str | None:
+        """The line with a caret under the wrong token, or None where there is no file."""
+        if self.source is None or self.column is None:
+            return None
+        start = max(0, self.column - 1 - _EXCERPT_WIDTH // 2)
+        text = self.source.replace("\t", " ")[start : start + _EXCERPT_WIDTH]
+        before = _columns(text[: self.column - 1 - start])
+        width = max(1, min(_columns(text[self.column - 1 - start :]), self.width))
+        return f"{self.line:>5} | {text}\n      | {' ' * before}^{'~' * (width - 1)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The problem as an object for ``-o json``."""
+        return {"file": self.file, "line": self.line, "column": self.column, "path": self.path, "message": self.message, "hint": self.hint}
+
+
 class SpecError(NanochatNpuError):
-    """The spec is wrong. `problems` lists all findings, each with line, column, path, message and hint."""
+    """The spec is wrong. `problems` lists all findings, in the order of the file."""
 
     exit_code, kind = 3, "spec"
 
-    def __init__(
-        self, message: str, *, where: str | None = None, hint: str | None = None, problems: list[dict[str, Any]] | None = None
-    ) -> None:
-        super().__init__(message, where=where, hint=hint, details={"errors": problems or []})
-        self.problems = problems or []
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None, problems: Sequence[Problem] = ()) -> None:
+        self.problems = list(problems) or [Problem(message, hint=hint, file=where)]
+        super().__init__(message, where=where, hint=hint, details={"errors": [problem.as_json() for problem in self.problems]})
 
 
 class SpecSyntaxError(SpecError):
