@@ -44,6 +44,7 @@ COMMANDS: dict[str, Entry] = {
     "list": Entry("list_", "List jobs.", SEE),
     "status": Entry("status", "Show how a job is doing.", SEE),
     "logs": Entry("logs", "Show the output of a job's ranks.", SEE),
+    "ranktable": Entry("ranktable", "Make, check and show HCCL rank tables.", CLUSTER),
 }
 """Name → module under ``nanochat_npu.commands``, help line, panel. Texts are translated when shown."""
 
