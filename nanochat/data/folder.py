@@ -1,0 +1,213 @@
+"""Any folder of text: .txt, .md and .py files, .jsonl with a field ``text``, .parquet with a column ``text``.
+
+Validation documents are those whose SHA-256 is divisible by 20, at least one; so a document stays on its side when others
+are added. The folder is scanned once at the start: every document is read, hashed and counted, and what is unreadable is named
+before any training.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nanochat.data.corpus import Splits
+from nanochat.data.shards import read_texts, row_groups
+from nanochat.errors import BadData
+
+__all__ = ["SUFFIXES", "FolderCorpus", "open_folder"]
+
+TEXT_SUFFIXES = (".txt", ".md", ".py")
+SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".parquet")
+VALIDATION_SHARE = 20
+LINES_PER_BLOCK = 1024
+TEXT_BLOCK_FILES = 256
+LONG_FILE_CHARS = 65_536
+"""A longer text file is cut at blank lines into documents of about this length: one big file is then more than one document."""
+
+
+@dataclass
+class _Block:
+    """Documents that are read together, and which of them belong to which split."""
+
+    read: Callable[[], list[str]]
+    where: str
+    digest: str = ""
+    members: dict[str, list[int]] = field(default_factory=lambda: {"train": [], "val": []})
+
+
+class FolderCorpus:
+    """One split of a folder.
+
+    Args:
+        name: For messages.
+        split: "train" or "val".
+        blocks: All blocks of the folder.
+    """
+
+    def __init__(self, name: str, split: str, blocks: Sequence[_Block]) -> None:
+        self.name, self._split = name, split
+        self._blocks = [block for block in blocks if block.members[split]]
+        digest = hashlib.sha256(split.encode())
+        for block in self._blocks:
+            digest.update(block.digest.encode() + repr(block.members[split]).encode())
+        self.fingerprint = digest.hexdigest()
+
+    @property
+    def block_sizes(self) -> Sequence[int]:
+        """Documents of this split in each block."""
+        return [len(block.members[self._split]) for block in self._blocks]
+
+    def read_block(self, block: int) -> Sequence[str]:
+        """Documents of this split in one block.
+
+        Raises:
+            BadData: A file changed or vanished since the start.
+        """
+        chosen = self._blocks[block]
+        texts = chosen.read()
+        if _digest(texts) != chosen.digest:
+            raise BadData("the file has changed since the start of the job", where=chosen.where)
+        return [texts[i] for i in chosen.members[self._split]]
+
+
+def open_folder(folder: Path) -> Splits:
+    """Training and validation documents of a folder.
+
+    Raises:
+        BadData: No usable file, a file that cannot be read or decoded, or fewer than two documents.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file() and not _hidden(path, folder))
+    if not files:
+        raise BadData(f"no {', '.join(SUFFIXES)} file in this folder", where=str(folder))
+    blocks = list(_blocks(files))
+    hashes: list[tuple[bytes, int, int]] = []
+    for number, block in enumerate(blocks):
+        texts = block.read()
+        block.digest = _digest(texts)
+        hashes += [(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), number, i) for i, text in enumerate(texts) if text.strip()]
+    if len(hashes) < 2:
+        raise BadData(
+            f"{len(hashes)} documents with text; training and validation need at least one each", where=str(folder),
+            hint="add files, or cut the text into several",
+        )
+    _split(blocks, hashes)
+    return Splits(FolderCorpus(f"{folder} (train)", "train", blocks), FolderCorpus(f"{folder} (val)", "val", blocks))
+
+
+def _hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _split(blocks: list[_Block], hashes: list[tuple[bytes, int, int]]) -> None:
+    """Puts each document into its split; both get at least one."""
+    chosen = {digest for digest, _, _ in hashes if int.from_bytes(digest) % VALIDATION_SHARE == 0}
+    everything = {digest for digest, _, _ in hashes}
+    if not chosen:
+        chosen = {min(everything)}
+    if chosen == everything:  # also when all documents are equal: then validation gets the first one of them
+        chosen = chosen - {max(everything)}
+    val_only_first = not chosen
+    for digest, number, index in hashes:
+        to_val = digest in chosen or (val_only_first and not any(block.members["val"] for block in blocks))
+        blocks[number].members["val" if to_val else "train"].append(index)
+
+
+def _digest(texts: list[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    return digest.hexdigest()
+
+
+def _blocks(files: list[Path]) -> Iterator[_Block]:
+    for path in files:
+        if path.suffix == ".parquet":
+            for group in range(len(row_groups(path))):
+                yield _Block(lambda path=path, group=group: read_texts(path, group), f"{path} row group {group}")
+        elif path.suffix == ".jsonl":
+            for first, offset, count in _line_blocks(path):
+                yield _Block(lambda path=path, at=(first, offset, count): _read_lines(path, *at), str(path))
+    plain = [path for path in files if path.suffix in TEXT_SUFFIXES]
+    for start in range(0, len(plain), TEXT_BLOCK_FILES):
+        group = plain[start : start + TEXT_BLOCK_FILES]
+        yield _Block(lambda group=group: [part for path in group for part in _cut(_read_file(path))], f"{group[0]} … {group[-1]}")
+
+
+def _read_file(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadData(f"the file cannot be read: {error.strerror}", where=str(path)) from error
+    return _decode(raw, path, 1)
+
+
+def _decode(raw: bytes, path: Path, line: int) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        at = line + raw.count(b"\n", 0, error.start)
+        raise BadData(
+            f"not UTF-8: byte 0x{raw[error.start]:02x}", where=f"{path}:{at}", hint="convert the file to UTF-8, for example with iconv",
+        ) from error
+
+
+def _cut(text: str) -> list[str]:
+    """A text as documents: whole, or cut at blank lines (else at line ends, else anywhere) where it is long."""
+    if len(text) <= LONG_FILE_CHARS:
+        return [text]
+    parts, start = [], 0
+    while len(text) - start > LONG_FILE_CHARS:
+        end = start + LONG_FILE_CHARS
+        for separator in ("\n\n", "\n", " "):
+            at = text.rfind(separator, start + LONG_FILE_CHARS // 2, end)
+            if at > 0:
+                end = at + len(separator)
+                break
+        parts.append(text[start:end])
+        start = end
+    return [*parts, text[start:]]
+
+
+def _line_blocks(path: Path) -> Iterator[tuple[int, int, int]]:
+    """First line number, byte offset and number of lines of each block."""
+    try:
+        with path.open("rb") as file:
+            number, offset, count, position = 1, 0, 0, 0
+            for line in file:
+                count += 1
+                position += len(line)
+                if count == LINES_PER_BLOCK:
+                    yield number, offset, count
+                    number, offset, count = number + count, position, 0
+            if count:
+                yield number, offset, count
+    except OSError as error:
+        raise BadData(f"the file cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _read_lines(path: Path, first: int, offset: int, count: int) -> list[str]:
+    texts = []
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            lines = [file.readline() for _ in range(count)]
+    except OSError as error:
+        raise BadData(f"the file cannot be read: {error.strerror}", where=str(path)) from error
+    for number, line in enumerate(lines, first):
+        if line.strip():
+            texts.append(_text_of(line, path, number))
+    return texts
+
+
+def _text_of(line: bytes, path: Path, number: int) -> str:
+    where = f"{path}:{number}"
+    try:
+        record = json.loads(_decode(line, path, number))
+    except ValueError as error:
+        raise BadData(f"not JSON: {error}", where=where) from error
+    text = record.get("text") if isinstance(record, dict) else record
+    if not isinstance(text, str):
+        raise BadData("no text in field 'text'", where=where)
+    return text
