@@ -12,7 +12,8 @@ Matrix = list[Vector]
 
 def dot(a: Sequence[float], b: Sequence[float]) -> float:
     """Sum of products."""
-    return sum(map(mul, a, b))
+    total: float = sum(map(mul, a, b))
+    return total
 
 
 def cholesky(matrix: Matrix) -> Matrix:

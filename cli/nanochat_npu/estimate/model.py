@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from nanochat.contract import Stage
 from nanochat_npu.estimate.draws import Failures, Quantiles, Spread, Work, draw_hours, quantiles
@@ -10,7 +9,7 @@ from nanochat_npu.estimate.hardware import STACKS, Source, Stack, StackClass, ac
 from nanochat_npu.estimate.inputs import Inputs
 from nanochat_npu.estimate.measured import Calibration, History, Match, Tier, match
 from nanochat_npu.estimate.memory import Memory, memory
-from nanochat_npu.estimate.money import Cost, cost_lines, draw_cost
+from nanochat_npu.estimate.money import Cost, cost_lines, draw_cost, with_price_range
 from nanochat_npu.estimate.terms import Rates, Term, rates, save_interval_s, terms
 
 __all__ = ["TIER_LN_SD", "Estimate", "Knowledge", "estimate", "likely_hours"]
@@ -60,14 +59,14 @@ class Estimate:
         return sum(term.seconds for term in self.terms)
 
     @property
-    def allowance_s(self) -> float:
-        """Median minus the terms: stalls, failures and lost work."""
-        return self.middle_h * 3600 - self.likely_s
+    def allowance_s(self) -> float | None:
+        """Median minus the terms: stalls, failures and lost work; None where no point is given."""
+        return None if self.hours.p50 is None else self.hours.p50 * 3600 - self.likely_s
 
-    @cached_property
+    @property
     def middle_h(self) -> float:
-        """Median of the draws, also where it is not shown as a point."""
-        return sorted(self.draws_h)[len(self.draws_h) // 2]
+        """The median, or the middle of the range where no point is given: for comparisons, not for showing."""
+        return self.hours.p50 if self.hours.p50 is not None else (self.hours.p10 * self.hours.p90) ** 0.5
 
     @property
     def mfu_frac(self) -> float:
@@ -166,11 +165,10 @@ def estimate(inputs: Inputs, knowledge: Knowledge | None = None) -> Estimate:
     drawn = draw_hours(work, _spread(inputs, tier, stack, past, found), failures)
     hours = quantiles(drawn, point=tier != "D")
     total = draw_cost(inputs, drawn, point=tier != "D")
-    middle = hours.p50 if hours.p50 is not None else (hours.p10 * hours.p90) ** 0.5
     price = inputs.price
     peak = found.calibration.peak_bytes if found.tier == "A" and found.calibration else None
     return Estimate(
         inputs=inputs, match=found, tier=tier, rates=step, other=other, terms=planned, hours=hours,
-        cost=Cost(cost_lines(inputs, middle), total, price.currency if price else None, price),
+        cost=Cost(with_price_range(cost_lines(inputs, hours.p50), total), total, price.currency if price else None, price),
         memory=memory(inputs, peak), failures=failures, history=past, draws_h=drawn,
     )

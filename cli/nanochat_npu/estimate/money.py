@@ -8,7 +8,7 @@ from nanochat_npu.estimate.hardware import accelerator
 from nanochat_npu.estimate.inputs import Inputs, Price
 from nanochat_npu.estimate.terms import checkpoint_bytes
 
-__all__ = ["CURRENCIES", "Cost", "CostLine", "cost_lines", "draw_cost", "kept_checkpoints", "npu_hour_watts"]
+__all__ = ["CURRENCIES", "Cost", "CostLine", "cost_lines", "draw_cost", "kept_checkpoints", "npu_hour_watts", "with_price_range"]
 
 CURRENCIES = frozenset(
     ["AED", "ARS", "AUD", "BRL", "CAD", "CHF", "CLP", "CNY", "CZK", "DKK", "EGP", "EUR", "GBP", "HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "KZT", "MOP", "MXN", "MYR", "NOK", "NZD", "PHP", "PLN", "RON", "RUB", "SAR", "SEK", "SGD", "THB", "TRY", "TWD", "UAH", "USD", "VND", "ZAR"]
@@ -18,10 +18,10 @@ CURRENCIES = frozenset(
 
 @dataclass(frozen=True)
 class CostLine:
-    """One line: `quantity` of `unit` at `unit_price`; the price is None where it is not set."""
+    """One line: `quantity` of `unit` at `unit_price`. The price is None where it is not set, the quantity where only a range is known."""
 
     key: str
-    quantity: float
+    quantity: float | None
     unit: str
     unit_price: float | None
     amount: float | None
@@ -51,18 +51,29 @@ def npu_hour_watts(inputs: Inputs) -> float:
     return accelerator(inputs.chip).watts * (1 + power.host_frac) * power.pue
 
 
-def cost_lines(inputs: Inputs, hours: float) -> tuple[CostLine, ...]:
-    """The lines for a job that holds its nodes for so many hours."""
-    npu_hours = hours * inputs.billed_npus
-    unit_price = inputs.price.likely if inputs.price else None
-    lines = [CostLine("npus", npu_hours, "NPU-hour", unit_price, npu_hours * unit_price if unit_price is not None else None)]
+def _line(key: str, quantity: float | None, unit: str, unit_price: float | None) -> CostLine:
+    return CostLine(key, quantity, unit, unit_price, quantity * unit_price if quantity is not None and unit_price is not None else None)
+
+
+def cost_lines(inputs: Inputs, hours: float | None) -> tuple[CostLine, ...]:
+    """The lines for a job that holds its nodes for so many hours (None: nobody can say)."""
+    npu_hours = hours * inputs.billed_npus if hours is not None else None
+    lines = [_line("npus", npu_hours, "NPU-hour", inputs.price.likely if inputs.price else None)]
     if inputs.storage is not None:
         gb_months = checkpoint_bytes(inputs) / 1e9 * kept_checkpoints(inputs) * inputs.storage.months
-        lines.append(CostLine("storage", gb_months, "GB-month", inputs.storage.per_gb_month, gb_months * inputs.storage.per_gb_month))
+        lines.append(_line("storage", gb_months, "GB-month", inputs.storage.per_gb_month))
     if inputs.electricity is not None:
-        kwh = npu_hours * npu_hour_watts(inputs) / 1000
-        lines.append(CostLine("electricity", kwh, "kWh", inputs.electricity.per_kwh, kwh * inputs.electricity.per_kwh))
+        kwh = npu_hours * npu_hour_watts(inputs) / 1000 if npu_hours is not None else None
+        lines.append(_line("electricity", kwh, "kWh", inputs.electricity.per_kwh))
     return tuple(lines)
+
+
+def with_price_range(lines: tuple[CostLine, ...], total: Quantiles | None) -> tuple[CostLine, ...]:
+    """The lines with what a skewed price range adds to the median, so that they sum to it."""
+    if total is None or total.p50 is None:
+        return lines
+    rest = total.p50 - sum(line.amount or 0.0 for line in lines)
+    return lines if abs(rest) < 1e-9 * abs(total.p50) else (*lines, CostLine("price_range", None, "", None, rest))
 
 
 def draw_cost(inputs: Inputs, hours: Sequence[float], *, point: bool) -> Quantiles | None:
