@@ -4,17 +4,20 @@ Maps merge, null deletes, lists of named things merge by name, other lists are r
 merge patch, as far as a Volcano Job needs them.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
-from nanochat_npu.quoting import yaml_value
+from nanochat_npu.quoting import literal_block, yaml_value
 
 __all__ = ["dump_patched", "merge"]
 
 _KEYS = ("name", "mountPath", "key", "containerPort")
 """Fields by which Kubernetes tells the items of a list apart; the first that all items have is taken."""
+_PLAIN_KEY = re.compile("(?!true$|false$|null$|yes$|off$)[a-z][A-Za-z]{2,}")
+"""Keys that mean themselves without quotes, in YAML 1.1 as well: the field names of Kubernetes."""
 
 
 def merge(target: Any, patch: Any, path: tuple[str, ...] = (), changed: set[tuple[str, ...]] | None = None) -> Any:
@@ -59,7 +62,9 @@ def _key(target: list[Any], patch: list[Any]) -> str | None:
 def _merge_lists(target: list[Any], patch: list[Any], key: str, path: tuple[str, ...], changes: set[tuple[str, ...]]) -> list[Any]:
     merged = {item[key]: item for item in target}
     for item in patch:
-        merged[item[key]] = merge(merged.get(item[key]), item, (*path, f"{key}={item[key]}"), changes)
+        inner = (*path, f"{key}={item[key]}")
+        rest = {name: value for name, value in item.items() if name != key}
+        merged[item[key]] = {key: item[key], **merge(merged.get(item[key]), rest, inner, changes)}
     return list(merged.values())
 
 
@@ -72,7 +77,7 @@ def _lines(value: Any, path: tuple[str, ...], changed: set[tuple[str, ...]], ind
     pad = " " * indent
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _entry(f"{pad}{yaml_value(key)}:", item, (*path, str(key)), changed, indent + 2)
+            yield from _entry(f"{pad}{key if _PLAIN_KEY.fullmatch(key) else yaml_value(key)}:", item, (*path, str(key)), changed, indent + 2)
         return
     named = _key(value, [])
     for item in value:
@@ -91,4 +96,7 @@ def _entry(head: str, value: Any, path: tuple[str, ...], changed: set[tuple[str,
         yield head + mark
         yield from _lines(value, path, changed, indent)
     else:
-        yield f"{head} {yaml_value(value)}{mark}"
+        text = literal_block(value, indent) if isinstance(value, str) else yaml_value(value)
+        first, *rest = text.split("\n")
+        yield f"{head} {first}{mark}"
+        yield from rest
