@@ -123,6 +123,8 @@ def parse_yaml(content: bytes, name: str) -> YamlSource:
     reader = _Reader(source)
     try:
         reader.read()
+    except _TooDeepError:
+        pass  # said where it was found
     except yaml.MarkedYAMLError as error:
         reader.problems.append(_syntax_problem(source, error))
     except yaml.reader.ReaderError as error:
@@ -181,6 +183,10 @@ def _syntax_problem(source: YamlSource, error: yaml.MarkedYAMLError) -> Problem:
     return source.problem_at(_("not valid YAML: {reason}").format(reason=reason), mark)
 
 
+class _TooDeepError(Exception):
+    """Ends reading at a nesting that no spec has."""
+
+
 class _Reader:
     """Builds data from libyaml's events, which need no stack of their own, so depth is under our control."""
 
@@ -209,7 +215,7 @@ class _Reader:
         self._refuse_references(event, path)
         if len(path) > MAX_DEPTH:
             self._complain(_("nested deeper than {limit} levels").format(limit=MAX_DEPTH), event)
-            raise yaml.MarkedYAMLError(problem=_("too deep to read on"), problem_mark=event.start_mark)
+            raise _TooDeepError
         self.source.values[path] = _mark(event)
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(path)
@@ -271,5 +277,7 @@ class _Reader:
 
 def _mark(event: yaml.Event) -> Mark:
     start, end = event.start_mark, event.end_mark
+    if start is None or end is None:
+        return Mark(1, 1)
     width = end.column - start.column if end.line == start.line and isinstance(event, yaml.ScalarEvent) else 1
     return Mark(start.line + 1, start.column + 1, max(1, width))

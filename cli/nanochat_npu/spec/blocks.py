@@ -168,7 +168,9 @@ class VolumeConfig(Strict):
 class StorageConfig(Strict):
     """Volumes. On backend local none is used."""
 
-    output: VolumeConfig | None = Field(None, description="Jobs' folders: checkpoints, events, logs.")
+    output: VolumeConfig | None = Field(
+        VolumeConfig(claim="nanochat-output", path="/output"), description="Jobs' folders: checkpoints, events, logs. Default: the claim that k8s/ makes."
+    )
     data: VolumeConfig | None = Field(None, description="Training text; run.data.dir defaults to its path.")
     extra: dict[DnsLabel, VolumeConfig] = Field(default_factory=dict, description="Further volumes, by a name of yours.")
 

@@ -106,6 +106,7 @@ def _unknown_key(path: FieldPath) -> Finding:
     siblings = list(model.model_fields) if model else []
     close = nearest(word, siblings)
     elsewhere = UPSTREAM_FLAGS.get(word.replace("-", "_")) or next((known for known in known_paths() if known.split(".")[-1] == word), None)
+    hint: str | None = None
     if close and (not elsewhere or word[:3] == close[:3]):
         hint = _("did you mean {name}?").format(name=close)
     elif elsewhere:
@@ -118,7 +119,7 @@ def _unknown_key(path: FieldPath) -> Finding:
 def _describe(path: FieldPath) -> str | None:
     model = model_at(path[:-1])
     info = model.model_fields.get(str(path[-1])) if model else None
-    return info.description if info else None
+    return _(info.description) if info and info.description else None
 
 
 def _hint(kind: str, item: ErrorDetails, path: FieldPath) -> str | None:
@@ -132,7 +133,7 @@ def _hint(kind: str, item: ErrorDetails, path: FieldPath) -> str | None:
         return _number_hint(value)
     if kind == "string_pattern_mismatch":
         return _shape_hint(item)
-    return _describe(path) if kind in ("model_type", "dict_type", "list_type") else None
+    return _describe(path)
 
 
 _YAML11_BOOL = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
@@ -148,6 +149,8 @@ def _number_hint(value: str) -> str | None:
         return _("write {plain}").format(plain=int(digits))
     if ":" in digits and digits.replace(":", "").isdigit():
         return _("some YAML readers take {value} for a number to base 60; write a plain number").format(value=value)
+    if digits.isdigit():
+        return _("write it without quotes: {plain}").format(plain=value)
     compact = digits.replace(",", "").replace("_", "").replace(" ", "")
     return _("write {plain}").format(plain=compact) if compact.isdigit() and compact != digits else None
 

@@ -48,6 +48,11 @@ class HcclConfig(Strict):
         values = {name: getattr(self, attribute) for attribute, name in _ENV.items()}
         return {name: _text(value) for name, value in values.items() if value is not None}
 
+    @staticmethod
+    def variables() -> dict[str, str]:
+        """Every variable that a field stands for, and that field's name."""
+        return {name: attribute for attribute, name in _ENV.items()}
+
 
 def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
