@@ -1,5 +1,6 @@
 """What a stage is given: the run config, this rank's place, its device, and the ways to speak to the outside."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Context:
     stop: StopSignal
     guards: list[Guard] = field(default_factory=list)
     stage_index: int = 0
+    started: float = field(default_factory=time.time)
+    """Unix time at which this attempt began."""
 
     @property
     def run(self) -> RunConfig:

@@ -1,0 +1,423 @@
+"""Checkpoints: written so that one is either complete or not there, read by any world size.
+
+A checkpoint is a folder ``checkpoints/STAGE/step_000100/``:
+
+    model.pt         weights by name (rank 0)
+    rank00003.pt     rank 3's pieces of optimizer state and its random generator
+    manifest.json    written last: step, world size, size and SHA-256 of every file, which pieces are where
+
+Everything is written under a temporary name, synced, and renamed once the manifest is there. Tensors load with
+``weights_only=True``: a checkpoint of unknown origin cannot execute anything.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from nanochat.contract import CheckpointConfig, layout
+from nanochat.errors import BadConfig, BadData, TrainerError
+from nanochat.eventlog import EventLog
+from nanochat.files import fsync_dir, write_atomic
+from nanochat.optim import MuonAdamW
+from nanochat.peers import Peers
+
+__all__ = ["MANIFEST", "CheckpointFailed", "Checkpoints", "Manifest", "Snapshot", "Torn", "load_weights", "read_manifest", "steps_of"]
+
+MANIFEST = "manifest.json"
+MODEL_FILE = "model.pt"
+BEST_FILE = "best.json"
+VERSION = 1
+_STEP = re.compile(r"step_(\d{6,})$")
+VISIBLE_WITHIN_S = 10.0
+"""How long files of other nodes may take to show on rank 0's side of a network file system."""
+
+
+class CheckpointFailed(TrainerError):
+    """A checkpoint could not be written; those that were complete before still are."""
+
+    exit_code = BadConfig.exit_code
+
+
+class Torn(BadData):
+    """A checkpoint is incomplete or damaged."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is in a checkpoint. Read leniently: keys that we do not know are ignored."""
+
+    stage: str
+    step: int
+    world_size: int
+    files: dict[str, dict[str, Any]]
+    """Name: ``bytes`` and ``sha256``."""
+    pieces: dict[str, dict[str, list[int]]]
+    """Rank file: key of a state tensor: offset and length of the piece in the flattened whole."""
+    updates: int
+    loop: dict[str, Any]
+    """Counters of the training loop."""
+    loader: list[Any]
+    """Position in the data, one entry a rank."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """Job, shape, run config, tokenizer's fingerprint: for chat, export and reports."""
+    complete: bool = True
+    t: float = 0.0
+    v: int = VERSION
+    folder: Path = Path()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(int(entry["bytes"]) for entry in self.files.values())
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one rank puts into a checkpoint."""
+
+    step: int
+    weights: dict[str, Tensor]
+    optimizer: MuonAdamW
+    loop: dict[str, Any]
+    """Equal on all ranks."""
+    loader: Any
+    """This rank's position in the data (JSON)."""
+
+
+def steps_of(job: Path, stage: str) -> list[int]:
+    """Steps at which a stage has checkpoint folders, newest first; whether they are complete is another question."""
+    folder = layout.checkpoints_dir(job, stage)
+    names = folder.iterdir() if folder.is_dir() else iter(())
+    found = [int(match.group(1)) for path in names if (match := _STEP.match(path.name))]
+    return sorted(found, reverse=True)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Manifest of a checkpoint whose files are all there in the right size.
+
+    Raises:
+        Torn: It is incomplete, by name of what is missing.
+    """
+    try:
+        record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        known = {key: record[key] for key in Manifest.__dataclass_fields__ if key in record and key != "folder"}
+        manifest = Manifest(**known, folder=folder)
+    except FileNotFoundError as error:
+        raise Torn("has no manifest: it was never finished", where=str(folder)) from error
+    except (OSError, ValueError, TypeError) as error:
+        raise Torn(f"manifest cannot be read: {error}", where=str(folder)) from error
+    if manifest.v > VERSION or not manifest.complete:
+        raise Torn(f"manifest is of version {manifest.v}, complete: {manifest.complete}", where=str(folder))
+    for name, entry in manifest.files.items():
+        path = folder / name
+        size = path.stat().st_size if path.is_file() else None
+        if size != entry["bytes"]:
+            raise Torn(f"{name} has {'no' if size is None else size} bytes, the manifest says {entry['bytes']}", where=str(folder))
+    return manifest
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _verify(manifest: Manifest, name: str) -> None:
+    if _sha256(manifest.folder / name) != manifest.files[name]["sha256"]:
+        raise Torn(f"{name} is damaged: its checksum does not fit", where=str(manifest.folder))
+
+
+def _load(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def load_weights(manifest: Manifest) -> dict[str, Tensor]:
+    """Weights by name, on the CPU, mapped from the file.
+
+    Raises:
+        Torn: The file is damaged.
+    """
+    _verify(manifest, MODEL_FILE)
+    weights: dict[str, Tensor] = _load(manifest.folder / MODEL_FILE)
+    return weights
+
+
+class _Hashing:
+    """A file that hashes what is written to it, so that a checksum does not cost a second reading."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._hash, self.size = file, hashlib.sha256(), 0
+
+    def write(self, data: Any) -> int:
+        self._hash.update(data)
+        written = self._file.write(data)
+        self.size += written
+        return written
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def entry(self) -> dict[str, Any]:
+        return {"bytes": self.size, "sha256": self._hash.hexdigest()}
+
+
+def _write_tensors(path: Path, content: Any) -> dict[str, Any]:
+    """Size and checksum of a file with tensors, written and synced."""
+    with path.open("wb") as file:
+        hashing = _Hashing(file)
+        torch.save(content, hashing)  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())
+    return hashing.entry()
+
+
+def _rank_file(rank: int) -> str:
+    return f"rank{rank:05d}.pt"
+
+
+class Checkpoints:
+    """The checkpoints of one stage of a job. Methods are called by all ranks together unless they say otherwise.
+
+    Args:
+        job_dir: The job's folder.
+        stage: Stage.
+        peers: The ranks.
+        events: Where to tell.
+        config: What to keep.
+        about: For `Manifest.about`.
+    """
+
+    def __init__(
+        self, job_dir: Path, stage: str, peers: Peers, events: EventLog, config: CheckpointConfig, about: dict[str, Any] | None = None
+    ) -> None:
+        self.job_dir, self.stage, self.peers, self.events, self.config = job_dir, stage, peers, events, config
+        self.about = about or {}
+        self.folder = layout.checkpoints_dir(job_dir, stage)
+        self.last_save_s = 0.0
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def save(self, snapshot: Snapshot) -> Path:
+        """Folder of the checkpoint, complete when this returns.
+
+        Raises:
+            CheckpointFailed: On all ranks, if any could not write.
+        """
+        started = time.monotonic()
+        final = layout.checkpoint_dir(self.job_dir, self.stage, snapshot.step)
+        partial = final.with_name(f"{final.name}.partial")
+        problem = self.peers.share(self._make_room(partial) if self.peers.is_first else None)
+        report = self._write_own(partial, snapshot) if not problem else {"error": problem}
+        reports = self.peers.gather(report)
+        problem = self.peers.share(self._finish(partial, final, snapshot, reports) if self.peers.is_first else None)
+        if problem:
+            raise CheckpointFailed(
+                f"checkpoint at step {snapshot.step} not written: {problem}", where=str(final),
+                hint="free space on the output volume, or lower checkpoint.keep_last",
+            )
+        self.last_save_s = time.monotonic() - started
+        if self.peers.is_first:
+            self._announce(final, snapshot.step, sum(entry["bytes"] for r in reports for entry in r["files"].values()))
+            self._prune()
+        return final
+
+    def _make_room(self, partial: Path) -> str:
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        except OSError as error:
+            return str(error)
+        return ""
+
+    def _write_own(self, partial: Path, snapshot: Snapshot) -> dict[str, Any]:
+        """This rank's report: files and pieces, or what went wrong."""
+        name = _rank_file(self.peers.rank)
+        shards = snapshot.optimizer.shard_state()
+        content = {
+            "optimizer": {key: _own_storage(shard.tensor) for key, shard in shards.items()},
+            "rng": torch.get_rng_state(),
+        }
+        try:
+            files = {name: _write_tensors(partial / name, content)}
+            if self.peers.is_first:
+                files[MODEL_FILE] = _write_tensors(partial / MODEL_FILE, snapshot.weights)
+        except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError
+            return {"error": f"rank {self.peers.rank}: {_reason(error)}"}
+        pieces = {key: [shard.offset, shard.tensor.numel()] for key, shard in shards.items()}
+        return {"files": files, "pieces": {name: pieces}, "loader": snapshot.loader}
+
+    def _finish(self, partial: Path, final: Path, snapshot: Snapshot, reports: list[dict[str, Any]]) -> str:
+        """Rank 0: manifest and rename; gives back what went wrong, or ""."""
+        problem = next((report["error"] for report in reports if "error" in report), "")
+        try:
+            if not problem:
+                files = {name: entry for report in reports for name, entry in report["files"].items()}
+                self._await_files(partial, files)
+                manifest = Manifest(
+                    stage=self.stage, step=snapshot.step, world_size=self.peers.size, files=files,
+                    pieces={name: pieces for report in reports for name, pieces in report["pieces"].items()},
+                    updates=snapshot.optimizer.updates, loop=snapshot.loop, loader=[report["loader"] for report in reports],
+                    about=self.about, t=time.time(),
+                )
+                record = {key: value for key, value in asdict(manifest).items() if key != "folder"}
+                write_atomic(partial / MANIFEST, json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+                self._rename(partial, final)
+        except OSError as error:
+            problem = str(error)
+        if problem:
+            shutil.rmtree(partial, ignore_errors=True)
+        return problem
+
+    def _await_files(self, partial: Path, files: dict[str, dict[str, Any]]) -> None:
+        """Files of other nodes have to be visible here, or no attempt could ever load them."""
+        deadline = time.monotonic() + VISIBLE_WITHIN_S
+        for name, entry in files.items():
+            path = partial / name
+            while not (path.is_file() and path.stat().st_size == entry["bytes"]):
+                if time.monotonic() > deadline:
+                    raise OSError(f"{name} was written on its node and is not visible on rank 0's: is the output volume shared?")
+                time.sleep(0.1)
+
+    def _rename(self, partial: Path, final: Path) -> None:
+        """A folder of the same step is in the way only if it was torn, or written before a resume from an older step."""
+        if final.exists():
+            stale = final.with_name(f"{final.name}.stale")
+            shutil.rmtree(stale, ignore_errors=True)
+            final.rename(stale)
+            partial.rename(final)
+            shutil.rmtree(stale, ignore_errors=True)
+        else:
+            partial.rename(final)
+        fsync_dir(final.parent)
+
+    def _announce(self, final: Path, step: int, size_bytes: int) -> None:
+        path = final.relative_to(self.job_dir).as_posix()
+        self.events.emit("checkpoint", step=step, path=path, size_bytes=size_bytes, save_s=round(self.last_save_s, 3))
+
+    def mark_best(self, step: int, value: float) -> None:
+        """Remember a checkpoint as the best so far, to be kept. Rank 0 only; lower is better, and lower only replaces."""
+        best = self.best()
+        if best is None or value < best[1] or not layout.checkpoint_dir(self.job_dir, self.stage, best[0]).is_dir():
+            write_atomic(self.folder / BEST_FILE, json.dumps({"step": step, "value": value}) + "\n")
+
+    def best(self) -> tuple[int, float] | None:
+        """Step and value of the best checkpoint, if one was marked."""
+        try:
+            record = json.loads((self.folder / BEST_FILE).read_text(encoding="utf-8"))
+            return int(record["step"]), float(record["value"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _prune(self) -> None:
+        """Rank 0: remove what is neither among the last few nor the best."""
+        steps = steps_of(self.job_dir, self.stage)
+        keep = set(steps[: self.config.keep_last])
+        best = self.best()
+        if self.config.keep_best and best is not None:
+            keep.add(best[0])
+        for step in steps:
+            if step not in keep:
+                shutil.rmtree(layout.checkpoint_dir(self.job_dir, self.stage, step), ignore_errors=True)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def restore(self, optimizer: MuonAdamW, load_model: Any, job: Path | None = None, step: int | None = None) -> Manifest | None:
+        """Manifest of the newest complete checkpoint, loaded into model and optimizer; None if there is none.
+
+        One that is torn is named in a warning, and the one before it is taken. All ranks take the same one.
+
+        Args:
+            optimizer: Gets its state.
+            load_model: Called with the weights by name.
+            job: Another job's folder to read from.
+            step: This step and no other.
+        """
+        source = job or self.job_dir
+        steps = self.peers.share(steps_of(source, self.stage) if self.peers.is_first else None)
+        for candidate in steps:
+            if step is not None and candidate != step:
+                continue
+            folder = layout.checkpoint_dir(source, self.stage, candidate)
+            problem = self._try(folder, optimizer, load_model)
+            problems = [text for text in self.peers.gather(problem) if text]
+            if not problems:
+                return read_manifest(folder)
+            if self.peers.is_first:
+                self.events.warn("torn_checkpoint", f"{folder.name} is not used: {problems[0]}")
+        return None
+
+    def _try(self, folder: Path, optimizer: MuonAdamW, load_model: Any) -> str:
+        """Load, and give back what is wrong with the checkpoint, or ""."""
+        try:
+            manifest = read_manifest(folder)
+            state = _State(manifest, self.peers)
+            load_model(_load(folder / MODEL_FILE) if not self.peers.is_first else load_weights(manifest))
+            optimizer.load_state(state.fetch, manifest.updates)
+            state.restore_rng()
+        except Torn as error:
+            return error.message
+        except (OSError, RuntimeError, KeyError) as error:
+            return f"{type(error).__name__}: {_reason(error)}"
+        return ""
+
+
+class _State:
+    """Optimizer state of a checkpoint, whatever world size wrote it: any run of elements of any state tensor."""
+
+    def __init__(self, manifest: Manifest, peers: Peers) -> None:
+        self._manifest, self._rank = manifest, peers.rank
+        self._same_world = manifest.world_size == peers.size
+        self._open: dict[str, Any] = {}
+        self._where: dict[str, list[tuple[int, int, str]]] = {}
+        for name, pieces in manifest.pieces.items():
+            for key, (offset, length) in pieces.items():
+                self._where.setdefault(key, []).append((offset, length, name))
+        for places in self._where.values():
+            places.sort()
+
+    def fetch(self, key: str, offset: int, length: int) -> Tensor:
+        """Elements [offset, offset + length) of the flattened whole (`nanochat.optim.Fetch`)."""
+        if key not in self._where:
+            raise Torn(f"has no state {key}: was it made by another model shape?", where=str(self._manifest.folder))
+        parts = list(self._overlaps(key, offset, offset + length))
+        found = sum(part.numel() for part in parts)
+        if found != length:
+            raise Torn(f"{key} lacks {length - found} of {length} elements", where=str(self._manifest.folder))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _overlaps(self, key: str, start: int, end: int) -> Iterator[Tensor]:
+        for offset, length, name in self._where[key]:
+            low, high = max(start, offset), min(end, offset + length)
+            if low < high:
+                yield self._file(name)["optimizer"][key].view(-1)[low - offset : high - offset]
+
+    def _file(self, name: str) -> Any:
+        if name not in self._open:
+            _verify(self._manifest, name)
+            self._open[name] = _load(self._manifest.folder / name)
+        return self._open[name]
+
+    def restore_rng(self) -> None:
+        """Go on drawing where this rank left off; a rank of another world has no such place, and training draws nothing."""
+        if self._same_world:
+            torch.set_rng_state(self._file(_rank_file(self._rank))["rng"])
+
+
+def _own_storage(tensor: Tensor) -> Tensor:
+    """torch.save writes the whole storage of a view: a piece of a stack has to be cut out first."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() != tensor.nbytes else tensor
+
+
+def _reason(error: BaseException) -> str:
+    cause = error.__cause__ or error.__context__ or error
+    text = str(cause if isinstance(cause, OSError) else error)
+    return (text.splitlines() or [type(error).__name__])[0]
