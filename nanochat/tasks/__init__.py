@@ -1,0 +1,1 @@
+"""Tasks: what models are scored on, and conversations that they learn from."""
