@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
-__all__ = ["SCHEMA_VERSION", "confirm", "data", "is_interactive", "json_data", "rich_err", "rich_out", "say", "width"]
+__all__ = ["SCHEMA_VERSION", "confirm", "data", "is_interactive", "is_watching", "json_data", "rich_err", "rich_out", "say", "width"]
 
 SCHEMA_VERSION = 1
 """Version of the JSON that ``-o json`` prints; raised when a key changes its meaning."""
@@ -31,6 +31,11 @@ def rich_err() -> "RichConsole":
 def is_interactive() -> bool:
     """True if a person is at the terminal: questions may be asked and progress may move."""
     return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
+
+
+def is_watching() -> bool:
+    """True if a person sees stderr: pictures may move there, even while stdout goes into a pipe."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
 
 
 def width(default: int = 80) -> int:

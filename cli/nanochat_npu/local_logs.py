@@ -11,19 +11,20 @@ from nanochat.contract import events, layout
 from nanochat_npu.backends import LogLine, LogQuery
 from nanochat_npu.jobs import JobFolder
 
-__all__ = ["POLL_S", "FileEvents", "Tail", "read"]
+__all__ = ["POLL_S", "FileEvents", "Tail", "read", "recent_events"]
 
 POLL_S = 0.2
 """How often a followed file is looked at."""
+RECENT_BYTES = 64_000
 _LOG_NAME = re.compile(r"(launcher|rank)(\d+)\.log")
 
 
 class Tail:
     """New, complete lines of a growing file; a last line without its newline waits for the rest."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, last_bytes: int | None = None) -> None:
         self.path = path
-        self._offset = 0
+        self._offset = max(0, _size(path) - last_bytes) if last_bytes is not None else 0
         self._rest = b""
 
     def lines(self) -> list[str]:
@@ -41,6 +42,21 @@ class Tail:
     def rest(self) -> str:
         """What stands after the last newline, for a file that nobody writes any more."""
         return self._rest.decode("utf-8", "replace")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def recent_events(folder: JobFolder) -> list[dict[str, Any]]:
+    """The last events of the newest attempt, enough to tell where a job is without reading all of a long one."""
+    attempts = folder.attempts
+    if not attempts:
+        return []
+    return list(events.parse_lines(Tail(layout.events_file(folder.path, attempts[-1]), last_bytes=RECENT_BYTES).lines()))
 
 
 class FileEvents:

@@ -10,7 +10,6 @@ import tempfile
 import traceback
 from typing import Annotated, Any, NamedTuple
 
-import click
 import typer
 import typer.core
 import typer.main
@@ -20,6 +19,10 @@ from nanochat_npu.errors import NanochatNpuError
 from nanochat_npu.i18n import _, set_language
 
 __all__ = ["COMMANDS", "app", "main"]
+
+
+# Newer Typer brings its own copy of click; this is the class that it raises, whichever copy that is.
+_UsageProblem: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 
 class Entry(NamedTuple):
@@ -52,11 +55,11 @@ COMMANDS: dict[str, Entry] = {
 class LazyGroup(typer.core.TyperGroup):
     """A group that imports a command's module only when that command is run or asked for its own help."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Names in the order of `COMMANDS`."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A stand-in that knows only name and help: enough for ``--help`` and for completion of names."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
@@ -65,12 +68,12 @@ class LazyGroup(typer.core.TyperGroup):
         stub.rich_help_panel = _(entry.panel)
         return stub
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The real command, imported now."""
         name, stub, rest = super().resolve_command(ctx, args)
         return name, (self._load(stub.name) if stub is not None and stub.name else stub), rest
 
-    def _load(self, name: str) -> click.Command:
+    def _load(self, name: str) -> Any:
         module = importlib.import_module(f"nanochat_npu.commands.{COMMANDS[name].module}")
         sub: typer.Typer | None = getattr(module, "app", None)
         if sub is None:
@@ -129,6 +132,11 @@ def _report_bug(error: Exception) -> int:
     return 1
 
 
+def _show_usage_problem(problem: Any) -> int:
+    problem.show()
+    return int(problem.exit_code)
+
+
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line and leave with its exit code (design: 0 ok, 1 bug, 2 usage, 3 spec, … 130 interrupted)."""
     args = sys.argv[1:] if argv is None else argv
@@ -137,12 +145,11 @@ def main(argv: list[str] | None = None) -> Any:
     except NanochatNpuError as error:
         _report(error, args)
         code = error.exit_code
-    except click.exceptions.Exit as leave:
+    except typer.Exit as leave:
         code = leave.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except _UsageProblem as problem:
+        code = _show_usage_problem(problem)
+    except (KeyboardInterrupt, typer.Abort):
         code = 130
     except BrokenPipeError:
         # The reader of our output left (`| head`): not an error; keep Python's shutdown from writing to it again.

@@ -8,7 +8,10 @@ import typer
 
 from nanochat_npu.i18n import _
 
-__all__ = ["FileOption", "JobArgument", "OutputFormat", "OutputOption", "SetOption", "SpecArgument", "ToOption", "YesOption"]
+__all__ = [
+    "BackendChoice", "BackendOption", "ContextOption", "FileOption", "JobArgument", "NamespaceOption", "OutputFormat", "OutputOption", "SetOption",
+    "SpecArgument", "ToOption", "YesOption",
+]
 
 
 class OutputFormat(StrEnum):
@@ -19,8 +22,26 @@ class OutputFormat(StrEnum):
     MARKDOWN = "markdown"
 
 
+class BackendChoice(StrEnum):
+    """Where a job runs."""
+
+    LOCAL = "local"
+    VOLCANO = "volcano"
+
+
+def _complete_job(incomplete: str) -> list[str]:
+    from nanochat_npu.locate import job_names
+
+    return job_names(incomplete)
+
+
 SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help=_("A spec file, or the name of a preset."), show_default=False)]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_("Name of a job."), show_default=False)]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_("Name of a job."), show_default=False, autocompletion=_complete_job)]
+BackendOption = Annotated[
+    BackendChoice | None, typer.Option("--backend", help=_("Where the job is; default: found by its name."), show_default=False)
+]
+NamespaceOption = Annotated[str | None, typer.Option("--namespace", "-n", help=_("Namespace on the cluster."), show_default=False)]
+ContextOption = Annotated[str | None, typer.Option("--context", help=_("kubeconfig context."), show_default=False)]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_("Override a field, for example run.model.depth=12."), show_default=False)
 ]

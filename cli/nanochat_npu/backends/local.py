@@ -83,9 +83,14 @@ class LocalBackend:
         self._delays = {"restart_delay_s": restart_delay_s, "peer_grace_s": peer_grace_s}
 
     @property
+    def python(self) -> str:
+        """The interpreter that runs the trainer."""
+        return trainer_python(self.environ)
+
+    @property
     def command(self) -> list[str]:
         """Command line of a launcher."""
-        return self._command or [trainer_python(self.environ), "-m", "nanochat", "launch"]
+        return self._command or [self.python, "-m", "nanochat", "launch"]
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -108,7 +113,7 @@ class LocalBackend:
             SpecConflictError: The spec asks for more NPUs than this computer has.
             JobExists: Another submission has this name.
         """
-        self._require_trainer()
+        self.require_trainer()
         files = self._files(submission)  # before anything is touched: it may refuse
         name, notes = submission.plan.name, []
         with self.store.lock(name):
@@ -130,9 +135,14 @@ class LocalBackend:
             self._start_supervisor(folder)
         return Submitted(outcome, self.get(name), tuple(notes))
 
-    def _require_trainer(self) -> None:
+    def require_trainer(self) -> None:
+        """Make sure that the trainer can run.
+
+        Raises:
+            MissingExtra: A part of extra ``train`` is missing in this interpreter.
+        """
         # Another interpreter speaks for itself: its launcher leaves with 2 and says what is missing.
-        if self._command or trainer_python(self.environ) != sys.executable:
+        if self._command or self.python != sys.executable:
             return
         missing = [module for module in TRAINER_MODULES if importlib.util.find_spec(module) is None]
         if missing:

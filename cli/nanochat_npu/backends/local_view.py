@@ -23,7 +23,7 @@ def view_of(folder: JobFolder) -> JobView:
         submission_id=receipt.submission_id, where=str(folder.path), attempt=_whole(state.get("attempt")), failures=_whole(state.get("failures")) or 0,
         preemptions=_whole(state.get("preemptions")) or 0, exit_code=_whole(state.get("exit_code")), created_s=receipt.submitted_s or None,
         started_s=_number(state.get("started_s")), ended_s=_number(state.get("ended_s")), world_size=_world_size(run),
-        workers=_workers(state, alive=alive), extra=_extra(folder, state),
+        workers=_workers(state, alive=alive), extra={**_extra(folder, state), "stages": _stages(run)},
     )
     if view.state in ACTIVE and not alive:
         return replace(view, state=JobState.UNKNOWN, phase="supervisor_gone", reason=_gone(folder))
@@ -61,6 +61,11 @@ def _world_size(run: dict[str, Any]) -> int | None:
     world = _dict(run.get("world"))
     nodes, ranks = _whole(world.get("nodes")), _whole(world.get("ranks_per_node"))
     return nodes * ranks if nodes and ranks else None
+
+
+def _stages(run: dict[str, Any]) -> list[str]:
+    stages = _dict(run.get("run")).get("stages")
+    return [stage for stage in stages if isinstance(stage, str)] if isinstance(stages, list) else []
 
 
 def _workers(state: dict[str, Any], *, alive: bool) -> tuple[WorkerView, ...]:

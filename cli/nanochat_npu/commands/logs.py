@@ -1,0 +1,51 @@
+"""``logs``: what the ranks of a job print."""
+
+import json
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from nanochat.contract.events import parse_line
+from nanochat_npu import console
+from nanochat_npu.backends import LogLine, LogQuery
+from nanochat_npu.i18n import _
+from nanochat_npu.locate import Where, job_backend
+from nanochat_npu.options import BackendOption, ContextOption, JobArgument, NamespaceOption, OutputFormat, OutputOption
+from nanochat_npu.periods import parse_seconds
+from nanochat_npu.progress import describe
+
+__all__ = ["command"]
+
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help=_("Go on until the job has ended."))]
+RankOption = Annotated[int | None, typer.Option("--rank", "-r", min=0, help=_("Only this rank."), show_default=False)]
+AttemptOption = Annotated[int | None, typer.Option("--attempt", min=0, help=_("An earlier start of the job; default: the newest."), show_default=False)]
+SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help=_("Only the last 90s, 10m, 2h."), show_default=False)]
+TailOption = Annotated[int | None, typer.Option("--tail", min=0, help=_("Only the last lines of each rank."), show_default=False)]
+RawOption = Annotated[bool, typer.Option("--raw", help=_("Show events as the JSON lines that they are."))]
+
+
+def command(
+    job: JobArgument, follow: FollowOption = False, rank: RankOption = None, attempt: AttemptOption = None, since: SinceOption = None,
+    tail: TailOption = None, raw: RawOption = False, backend: BackendOption = None, namespace: NamespaceOption = None, context: ContextOption = None,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Show what the ranks of a job print, each line with its rank; with -o json one object a line."""
+    at = job_backend(job, Where(backend.value if backend else None, namespace, context))
+    query = LogQuery(rank=rank, attempt=attempt, since_s=parse_seconds(since, "--since"), tail=tail, follow=follow)
+    written = _write(at.logs(job, query), prefix=rank is None, raw=raw, as_json=output is OutputFormat.JSON)
+    if not written:
+        console.say(_("{job} has no such output yet").format(job=job))
+
+
+def _write(lines: Iterable[LogLine], *, prefix: bool, raw: bool, as_json: bool) -> int:
+    written = 0
+    for line in lines:
+        written += 1
+        if as_json:
+            console.data(json.dumps({"source": line.source, "text": line.text}, ensure_ascii=False))
+            continue
+        event = None if raw else parse_line(line.text)
+        text = line.text if event is None else describe(event)
+        console.data(f"{line.source} | {text}" if prefix else text)
+    return written

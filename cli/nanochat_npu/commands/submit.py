@@ -1,0 +1,141 @@
+"""``submit``: start a job, attach to it, or let it go on; with ``--follow`` to its end."""
+
+import datetime
+import sys
+from typing import Annotated
+
+import typer
+import yaml
+
+from nanochat_npu import console, tables
+from nanochat_npu.backends import Backend, Outcome, Submission, Submitted, connect
+from nanochat_npu.follow import Options, follow, make_display, raise_for_end
+from nanochat_npu.i18n import _
+from nanochat_npu.load import load_spec
+from nanochat_npu.options import BackendChoice, OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
+from nanochat_npu.periods import parse_seconds
+from nanochat_npu.plan import Plan, make_plan
+from nanochat_npu.progress import Progress
+from nanochat_npu.resume import resume_overrides
+from nanochat_npu.spec import JobSpec
+from nanochat_npu.views import RESULT_SECTIONS, Snapshot, job_json, sections
+
+__all__ = ["command", "spec_text"]
+
+BackendOption = Annotated[BackendChoice | None, typer.Option("--backend", help=_("Where it runs; default: what the spec says."), show_default=False)]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help=_("Watch it to its end and leave with its result. Ctrl-C stops a local job."))]
+RerunOption = Annotated[bool, typer.Option("--rerun", help=_("Start anew; the files of the earlier run are kept aside."))]
+ResumeOption = Annotated[
+    str | None, typer.Option("--resume-from", metavar="JOB[@STEP]", help=_("Begin with another job's checkpoint and keep its horizon."), show_default=False)
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", "--dryrun", help=_("Show exactly what would be used, and start nothing."))]
+WaitOption = Annotated[
+    str | None, typer.Option("--wait-timeout", metavar="TIME", help=_("Follow for at most 90s, 10m, 2h; the job goes on."), show_default=False)
+]
+
+
+def command(
+    spec: SpecArgument, set_: SetOption = None, backend: BackendOption = None, follow_: FollowOption = False, rerun: RerunOption = False,
+    resume_from: ResumeOption = None, dry_run: DryRunOption = False, wait_timeout: WaitOption = None, yes: YesOption = False,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Start a job. The same spec again attaches to it, or lets it go on from its newest checkpoint if it had ended."""
+    timeout_s = parse_seconds(wait_timeout, "--wait-timeout")
+    overrides = [*(set_ or []), *([f"backend={backend.value}"] if backend else [])]
+    loaded = load_spec(spec, overrides)
+    if resume_from is not None:
+        loaded = load_spec(spec, [*resume_overrides(resume_from, loaded.spec, overrides), *overrides])
+    plan = make_plan(loaded.spec, datetime.date.today())
+    submission = Submission(plan, spec_text(loaded.spec), rerun=rerun, origin=tuple(sys.argv[1:]))
+    if dry_run:
+        _show(preview(submission), plan, output)
+        return
+    at = backend_of(plan)
+    _confirm(at, plan, yes=yes)
+    submitted = at.submit(submission)
+    if follow_ or timeout_s is not None:
+        _follow(at, submitted, timeout_s, output)
+    else:
+        _tell(submitted, output)
+
+
+def spec_text(spec: JobSpec) -> str:
+    """The resolved spec as YAML: what was said, not what was left at its default. Loading it gives the same spec again."""
+    said = spec.model_dump(mode="json", exclude_unset=True)
+    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
+
+
+def backend_of(plan: Plan) -> Backend:
+    """The backend that a plan is for, ready for calls."""
+    if plan.spec.backend == "local":
+        return connect("local")
+    return connect("volcano", namespace=plan.spec.cluster.namespace, context=plan.spec.cluster.context)
+
+
+def preview(submission: Submission) -> dict[str, str]:
+    """The exact files of a submission; needs no cluster."""
+    if submission.plan.spec.backend == "local":
+        return connect("local").preview(submission)
+    from nanochat_npu.render import render
+
+    return dict(render(submission.plan).files)
+
+
+def _show(files: dict[str, str], plan: Plan, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        console.json_data({"job": plan.name, "submission_id": plan.submission_id, "dry_run": True, "files": files})
+        return
+    console.data("".join(f"---\n# file: {path}\n{text if text.endswith(chr(10)) else text + chr(10)}" for path, text in files.items()))
+    console.say(_("nothing was started (--dry-run)"))
+
+
+def _confirm(backend: Backend, plan: Plan, *, yes: bool) -> None:
+    """Ask before a cluster's NPUs are taken; on a terminal only, since a script has nobody to ask."""
+    if backend.name == "local" or yes or not console.is_interactive():
+        return
+    spec = plan.spec
+    question = _("Submit {name}: {nodes} × {npus} NPUs, queue {queue}, namespace {namespace}?").format(
+        name=plan.name, nodes=spec.resources.nodes, npus=spec.resources.npus_per_node, queue=spec.cluster.queue, namespace=spec.cluster.namespace
+    )
+    if not console.confirm(question, yes=yes):
+        raise typer.Abort
+
+
+_SENTENCES = {
+    Outcome.STARTED: lambda: _("{job} is started"),
+    Outcome.ATTACHED: lambda: _("{job} was submitted before and is {state}: nothing was started (anew: --rerun)"),
+    Outcome.CONTINUED: lambda: _("{job} goes on from its newest checkpoint"),
+}
+
+
+def _say_outcome(submitted: Submitted) -> None:
+    job = submitted.job
+    for note in submitted.notes:
+        console.say(note)
+    console.say(_SENTENCES[submitted.outcome]().format(job=job.name, state=job.state))
+
+
+def _tell(submitted: Submitted, output: OutputFormat) -> None:
+    job = submitted.job
+    if output is OutputFormat.JSON:
+        console.json_data({"outcome": submitted.outcome, "notes": submitted.notes, **job_json(Snapshot.of(job, Progress()))})
+        return
+    _say_outcome(submitted)
+    console.data(job.name)  # alone on stdout, for scripts
+    console.say(_("next: nanochat-npu status {job}, or watch it: nanochat-npu watch {job}").format(job=job.name))
+
+
+def _follow(backend: Backend, submitted: Submitted, timeout_s: float | None, output: OutputFormat) -> None:
+    _say_outcome(submitted)
+    owned = backend.interrupt == "cancel" and submitted.outcome is not Outcome.ATTACHED
+    followed = follow(backend, submitted.job.name, make_display(), Options(owned=owned, timeout_s=timeout_s))
+    snapshot = followed.snapshot
+    if followed.interrupts:
+        console.say(_("{job}: {state}  {reason}").format(job=snapshot.job.name, state=snapshot.job.state, reason=snapshot.job.reason))
+        raise typer.Exit(130)
+    made = sections(RESULT_SECTIONS, snapshot)
+    if output is not OutputFormat.JSON:
+        console.data(tables.to_markdown(made) if output is OutputFormat.MARKDOWN else tables.to_text(made))
+    raise_for_end(snapshot)
+    if output is OutputFormat.JSON:
+        console.json_data({"outcome": submitted.outcome, **job_json(snapshot), **tables.to_json(made)})
