@@ -7,6 +7,7 @@ controller's events are read too. Phases and transitions: volcano-sh/volcano ``p
 sees in which order: ``tests/recordings``.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from nanochat_npu import marks, partial
 from nanochat_npu.backends import JobState, JobView, WorkerView
 from nanochat_npu.i18n import _
 
-__all__ = ["FINAL_PHASES", "PHASES", "JobObjects", "attempt_of", "job_view", "owned_pods", "pod_state", "stuck_pods"]
+__all__ = ["FINAL_PHASES", "PHASES", "JobObjects", "attempt_of", "job_view", "owned_pods", "plan_of", "pod_state", "stuck_pods"]
 
 PHASES = (
     "Pending", "Running", "Restarting", "Completing", "Completed", "Aborting", "Aborted", "Terminating", "Terminated", "Failed",
@@ -39,6 +40,7 @@ class JobObjects:
         pods: Pods with its name label; those of an earlier job of the same name are sorted out by owner.
         events: Events about job and PodGroup, in any order; may be left out.
         now_s: Unix time, for ages.
+        gone: The job was deleted; `job` is what was last seen of it.
     """
 
     job: dict[str, Any] | None
@@ -46,6 +48,7 @@ class JobObjects:
     pods: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     now_s: float | None = None
+    gone: bool = False
 
 
 def owned_pods(objects: JobObjects) -> list[dict[str, Any]]:
@@ -67,6 +70,15 @@ def attempt_of(job: dict[str, Any] | None) -> int:
     allowed = partial.integer(job, "spec", "maxRetry")
     failed = partial.text(job, "status", "state", "phase") == "Failed"
     return min(retries, allowed - 1) if failed and 0 < allowed <= retries else retries
+
+
+def plan_of(job: dict[str, Any] | None) -> dict[str, Any]:
+    """What the renderer noted of the plan, {} where it is missing or unreadable."""
+    try:
+        noted = json.loads(partial.annotation(job, marks.ANNOTATION_PLAN))
+    except ValueError:
+        return {}
+    return noted if isinstance(noted, dict) else {}
 
 
 def pod_state(pod: dict[str, Any]) -> str:
@@ -113,7 +125,7 @@ def job_view(objects: JobObjects) -> JobView:
         created_s=created.timestamp() if created else None,
         started_s=_first_running_s(job),
         ended_s=ended.timestamp() if ended and (phase in FINAL_PHASES or phase == "Aborted") else None,
-        world_size=_npus(job) or None,
+        world_size=partial.integer(plan_of(job), "world_size") or _npus(job) or None,
         workers=tuple(_worker(pod) for pod in owned_pods(objects)),
         extra=_extra(objects),
     )
@@ -129,6 +141,10 @@ class _Facts:
     @property
     def cancelled(self) -> bool:
         return self.intent == marks.Intent.CANCEL
+
+    @property
+    def intent_to_stop(self) -> bool:
+        return self.intent in (marks.Intent.CANCEL, marks.Intent.SUSPEND)
 
 
 @dataclass(frozen=True)
@@ -147,8 +163,11 @@ def _judge(facts: _Facts) -> Verdict:
     job = facts.objects.job
     if job is None:
         return JobState.UNKNOWN, _("the job is gone from the cluster")
-    if partial.text(job, "metadata", "deletionTimestamp") and facts.phase not in FINAL_PHASES:
-        return JobState.CANCELLED, _("the job is being deleted")
+    if facts.phase not in FINAL_PHASES:
+        if facts.objects.gone:
+            return JobState.CANCELLED, _("the job was deleted from the cluster")
+        if partial.text(job, "metadata", "deletionTimestamp"):
+            return JobState.RUNNING, _("the job is being deleted")
     judge = _BY_PHASE.get(facts.phase)
     if judge is None:
         return JobState.UNKNOWN, _("Volcano reports phase {phase}, which this version does not know").format(phase=facts.phase)
@@ -218,19 +237,15 @@ def _completed(facts: _Facts) -> Verdict:
     return JobState.SUCCEEDED, ""
 
 
-def _aborting(facts: _Facts) -> Verdict:
-    state = JobState.CANCELLED if facts.cancelled else JobState.SUSPENDED
-    return state, _("the workers are writing a checkpoint and stopping")
+def _stopping(facts: _Facts) -> Verdict:
+    # Still running for whoever waits for the stop: checkpoints take minutes.
+    if facts.failure is not None and not facts.intent_to_stop:
+        return JobState.RUNNING, _("the job is being ended: {text}").format(text=_failure_text(facts.failure))
+    return JobState.RUNNING, _("the workers are writing a checkpoint and stopping")
 
 
 def _aborted(facts: _Facts) -> Verdict:
     return (JobState.CANCELLED, _by_whom(facts)) if facts.cancelled else (JobState.SUSPENDED, _by_whom(facts))
-
-
-def _terminating(facts: _Facts) -> Verdict:
-    if facts.cancelled or (facts.failure is None and _commanded(facts.objects, "TerminateJob")):
-        return JobState.CANCELLED, _("the workers are writing a checkpoint and stopping")
-    return JobState.FAILED, _failure_text(facts.failure) if facts.failure else _("Volcano is ending the job")
 
 
 def _terminated(facts: _Facts) -> Verdict:
@@ -259,9 +274,9 @@ _BY_PHASE: dict[str, Callable[[_Facts], Verdict]] = {
     "Restarting": _restarting,
     "Completing": _completing,
     "Completed": _completed,
-    "Aborting": _aborting,
+    "Aborting": _stopping,
     "Aborted": _aborted,
-    "Terminating": _terminating,
+    "Terminating": _stopping,
     "Terminated": _terminated,
     "Failed": _failed,
 }

@@ -155,11 +155,19 @@ def test_a_job_that_is_gone_is_unknown() -> None:
     assert job_view(JobObjects(None)).state is JobState.UNKNOWN
 
 
-def test_a_job_that_is_being_deleted_is_cancelled_unless_it_had_ended() -> None:
-    gone = {"metadata": {"deletionTimestamp": "2026-11-30T00:00:00Z"}, "status": {"state": {"phase": "Running"}}}
-    assert job_view(JobObjects(gone)).state is GONE
-    gone["status"]["state"]["phase"] = "Completed"
-    assert job_view(JobObjects(gone)).state is OK
+def test_a_job_that_was_deleted_is_cancelled_unless_it_had_ended() -> None:
+    job = {"metadata": {"deletionTimestamp": "2026-11-30T00:00:00Z"}, "status": {"state": {"phase": "Running"}}}
+    assert job_view(JobObjects(job)).state is R
+    assert job_view(JobObjects(job, gone=True)).state is GONE
+    job["status"]["state"]["phase"] = "Completed"
+    assert job_view(JobObjects(job, gone=True)).state is OK
+
+
+@pytest.mark.parametrize("phase", ["Aborting", "Terminating"])
+def test_a_job_that_writes_its_last_checkpoint_has_not_ended_yet(phase: str) -> None:
+    job = {"metadata": {"annotations": {marks.ANNOTATION_INTENT: "cancel"}}, "status": {"state": {"phase": phase}}}
+    view = job_view(JobObjects(job))
+    assert (view.state, view.reason) == (R, "the workers are writing a checkpoint and stopping")
 
 
 _ALL = [objects for scenario in SCENARIOS for _t, objects in list(moments(scenario))[::7]]
