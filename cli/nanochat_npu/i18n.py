@@ -9,7 +9,9 @@ import gettext
 import os
 from pathlib import Path
 
-__all__ = ["_", "language", "set_language"]
+__all__ = ["LANGUAGES", "_", "language", "set_language"]
+
+LANGUAGES = ("en", "zh")
 
 _LOCALE = Path(__file__).parent / "locale"
 _state: dict[str, gettext.NullTranslations] = {}

@@ -1,13 +1,14 @@
 """The command line: finds commands without importing them, and is the only place that catches our errors.
 
-Commands are listed in `COMMANDS` with their one-line help, so that ``--help`` and completion import none of them.
+Commands are listed in `COMMANDS` with their one-line help, so that ``--help`` and completion import none of them. Help is
+plain text by choice: rich's renderer alone would take a third of a second of every ``--help``.
 """
 
+import difflib
 import importlib
 import os
 import sys
-import tempfile
-import traceback
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -15,14 +16,14 @@ import typer.core
 import typer.main
 
 from nanochat_npu import __version__, console
-from nanochat_npu.errors import NanochatNpuError
-from nanochat_npu.i18n import _, set_language
+from nanochat_npu.errors import NanochatNpuError, Problem, SpecError, UsageError
+from nanochat_npu.i18n import LANGUAGES, _, language, set_language
 
-__all__ = ["COMMANDS", "app", "main"]
+__all__ = ["COMMANDS", "main", "make_app"]
 
-
-# Newer Typer brings its own copy of click; this is the class that it raises, whichever copy that is.
-_UsageProblem: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+CommandFault: Any = typer.BadParameter.__mro__[2]
+"""click's ClickException. Typer 0.29 and later bring their own copy of click, so it is found through typer."""
+INTERRUPTED = 130
 
 
 class Entry(NamedTuple):
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Entry] = {
     "list": Entry("list_", "List jobs.", SEE),
     "status": Entry("status", "Show how a job is doing.", SEE),
     "logs": Entry("logs", "Show the output of a job's ranks.", SEE),
+    "lint": Entry("lint", "Check anyone's Volcano and Ascend YAML.", CLUSTER),
     "ranktable": Entry("ranktable", "Make, check and show HCCL rank tables.", CLUSTER),
 }
 """Name → module under ``nanochat_npu.commands``, help line, panel. Texts are translated when shown."""
@@ -64,27 +66,53 @@ class LazyGroup(typer.core.TyperGroup):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        stub = typer.core.TyperCommand(cmd_name, short_help=_(entry.help), help=_(entry.help))
-        stub.rich_help_panel = _(entry.panel)
-        return stub
+        return typer.core.TyperCommand(cmd_name, short_help=_(entry.help), help=_(entry.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The real command, imported now."""
-        name, stub, rest = super().resolve_command(ctx, args)
-        return name, (self._load(stub.name) if stub is not None and stub.name else stub), rest
+        """The real command, imported now.
 
-    def _load(self, name: str) -> Any:
-        module = importlib.import_module(f"nanochat_npu.commands.{COMMANDS[name].module}")
-        sub: typer.Typer | None = getattr(module, "app", None)
-        if sub is None:
-            sub = typer.Typer(add_completion=False)
-            sub.command(name)(module.command)
-        command = typer.main.get_command(sub)
-        command.name = name
-        return command
+        Raises:
+            UsageError: There is no such command.
+        """
+        name = args[0]
+        if name not in COMMANDS:
+            if ctx.resilient_parsing:
+                return None, None, args[1:]
+            close = difflib.get_close_matches(name, list(COMMANDS), n=1, cutoff=0.7)
+            hint = _("did you mean {name}?").format(name=close[0]) if close else _("commands: {names}").format(names=", ".join(COMMANDS))
+            raise UsageError(_("there is no command '{name}'").format(name=name), hint=hint)
+        return name, _load(name), args[1:]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Commands under their headings."""
+        for panel in dict.fromkeys(entry.panel for entry in COMMANDS.values()):
+            with formatter.section(_(panel)):
+                formatter.write_dl([(name, _(entry.help)) for name, entry in COMMANDS.items() if entry.panel == panel])
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+def _load(name: str) -> Any:
+    module = importlib.import_module(f"nanochat_npu.commands.{COMMANDS[name].module}")
+    sub: typer.Typer | None = getattr(module, "app", None)
+    if sub is None:
+        sub = typer.Typer(add_completion=False, rich_markup_mode=None)
+        sub.command(name)(module.command)
+    command = typer.main.get_command(sub)
+    command.name = name
+    _translate(command)
+    return command
+
+
+def _translate(command: Any) -> None:
+    """Help texts in the chosen language; docstrings of commands are in English and in the catalogue like all texts."""
+    if command.help:
+        command.help = _(" ".join(command.help.split()))
+    for parameter in command.params:
+        if getattr(parameter, "help", None):
+            parameter.help = _(parameter.help)
+    for inner in getattr(command, "commands", {}).values():
+        _translate(inner)
+    if hasattr(command, "rich_markup_mode"):
+        command.rich_markup_mode = None
 
 
 def _show_version(value: bool) -> None:
@@ -93,74 +121,121 @@ def _show_version(value: bool) -> None:
         raise typer.Exit
 
 
-def _choose_language(value: str | None) -> str | None:
-    if value:
-        if value not in ("en", "zh"):
-            raise typer.BadParameter(_("choose en or zh"))
-        set_language(value)
-    return value
+def make_app() -> typer.Typer:
+    """The program, with help texts in the language that is set."""
+    app = typer.Typer(
+        cls=LazyGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+
+    @app.callback(help=_("Train nanochat language models on Ascend NPU clusters, or on this computer."))
+    def _root(
+        version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help=_("Show the version."))] = False,
+        lang: Annotated[str | None, typer.Option("--lang", metavar="en|zh", help=_("Language of messages."))] = None,
+    ) -> None:
+        pass
+
+    return app
 
 
-@app.callback(help=_("Train nanochat language models on Ascend NPU clusters, or on this computer."))
-def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help=_("Show the version."))] = False,
-    lang: Annotated[
-        str | None, typer.Option("--lang", metavar="en|zh", callback=_choose_language, is_eager=True, help=_("Language of messages."))
-    ] = None,
-) -> None:
-    pass
+def _choose_language(args: Sequence[str]) -> list[str]:
+    """Set the language, and give back the arguments without ``--lang``, which may stand anywhere.
+
+    It is looked for before anything else is parsed, since help and errors of parsing are translated too.
+    """
+    rest: list[str] = []
+    chosen = language()
+    words = iter(args)
+    for word in words:
+        if word == "--":
+            rest.append(word)
+            rest.extend(words)
+        elif word == "--lang" or word.startswith("--lang="):
+            chosen = word.partition("=")[2] if "=" in word else next(words, "")
+        else:
+            rest.append(word)
+    set_language(chosen if chosen in LANGUAGES else language())
+    if chosen not in LANGUAGES:
+        raise UsageError(_("--lang: choose {names}, not '{value}'").format(names=", ".join(LANGUAGES), value=chosen))
+    return rest
 
 
-def _report(error: NanochatNpuError, argv: list[str]) -> None:
+def _report(error: NanochatNpuError, argv: Sequence[str]) -> None:
     if _wants_json(argv):
-        console.json_data({"error": error.as_json(), "exit_code": error.exit_code, **({"errors": error.details["errors"]} if "errors" in error.details else {})})
-        return
-    console.say(_("error: {text}").format(text=error), style="bold red")
-    if error.hint:
-        console.say(_("hint: {text}").format(text=error.hint), style="yellow")
+        value = error.as_json()
+        errors = {"errors": value.pop("errors")} if "errors" in value else {}
+        console.json_data({"error": value, **errors, "exit_code": error.exit_code})
+    elif isinstance(error, SpecError):
+        for problem in error.problems:
+            _report_problem(problem)
+        if len(error.problems) > 1:
+            console.say(_("{count} problems").format(count=len(error.problems)), style="bold")
+    else:
+        console.say(_("error: {text}").format(text=error), style="bold red")
+        if error.hint:
+            console.say(_("hint: {text}").format(text=error.hint), style="yellow")
 
 
-def _wants_json(argv: list[str]) -> bool:
+def _report_problem(problem: Problem) -> None:
+    """One problem as compilers show it: place, sentence, line and caret, way out."""
+    console.say(str(problem), style="bold red")
+    excerpt = problem.excerpt()
+    if excerpt:
+        console.say(excerpt)
+    if problem.hint:
+        console.say(_("hint: {text}").format(text=problem.hint), style="yellow")
+
+
+def _wants_json(argv: Sequence[str]) -> bool:
     joined = " ".join(argv)
-    return any(form in joined for form in ("-o json", "-ojson", "--output json", "--output=json"))
+    return any(form in joined for form in ("-o json", "-ojson", "-o=json", "--output json", "--output=json"))
 
 
 def _report_bug(error: Exception) -> int:
-    with tempfile.NamedTemporaryFile("w", prefix="nanochat-npu-", suffix=".log", delete=False) as file:
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="nanochat-npu-", suffix=".log", delete=False, encoding="utf-8") as file:
         traceback.print_exception(error, file=file)
     console.say(_("this is a bug in nanochat-npu: {text} (traceback in {file})").format(text=f"{type(error).__name__}: {error}", file=file.name))
     return 1
 
 
-def _show_usage_problem(problem: Any) -> int:
-    problem.show()
-    return int(problem.exit_code)
+def _as_usage(error: Any) -> UsageError:
+    """click's complaint about arguments, with the way to the command's own help."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "nanochat-npu"
+    return UsageError(error.format_message().rstrip("."), hint=f"{command} --help")
+
+
+def _run(args: Sequence[str]) -> int:
+    words = _choose_language(args)
+    code = make_app()(words or ["--help"], prog_name="nanochat-npu", standalone_mode=False)
+    return code if isinstance(code, int) else 0
 
 
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line and leave with its exit code (design: 0 ok, 1 bug, 2 usage, 3 spec, … 130 interrupted)."""
     args = sys.argv[1:] if argv is None else argv
     try:
-        code = app(args, prog_name="nanochat-npu", standalone_mode=False)
+        code = _run(args)
     except NanochatNpuError as error:
         _report(error, args)
         code = error.exit_code
     except typer.Exit as leave:
         code = leave.exit_code
-    except _UsageProblem as problem:
-        code = _show_usage_problem(problem)
+    except CommandFault as error:
+        _report(_as_usage(error), args)
+        code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        code = 130
+        code = INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left (`| head`): not an error; keep Python's shutdown from writing to it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except Exception as error:
         code = _report_bug(error)
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
     main()
-
-
