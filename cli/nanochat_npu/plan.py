@@ -8,7 +8,7 @@ from datetime import date
 from nanochat.contract import REFERENCE_DEPTH, BudgetState, Horizon, ModelShape, RunConfig, RunFile, World, horizon
 from nanochat_npu.spec import Backend, JobSpec, NodeType, node_type_of
 
-__all__ = ["Plan", "make_plan", "model_shapes", "spec_sha256", "window_pattern"]
+__all__ = ["Plan", "billed_npus", "make_plan", "model_shapes", "spec_sha256", "window_pattern"]
 
 SHARD_TRAINED_TOKENS = 34e6
 """Tokens trained per ClimbMix shard of 250 M characters: best-fit packing drops about 35 % (karpathy/nanochat 92d63d4,
@@ -70,8 +70,11 @@ class Plan:
 
 
 def spec_sha256(spec: JobSpec) -> str:
-    """Hash of the resolved spec: equal for specs that mean the same, whatever file or option a value came from."""
-    canonical = json.dumps(spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """Hash of the resolved spec: equal for specs that mean the same, whatever file or option a value came from.
+
+    Prices and assumptions of the estimate are left out: a job is the same job when they move.
+    """
+    canonical = json.dumps(spec.model_dump(mode="json", exclude={"price", "estimate"}), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -124,8 +127,23 @@ def _world(spec: JobSpec) -> World:
 
 
 def _budget(spec: JobSpec) -> BudgetState:
-    hours = spec.lifecycle.max_hours
-    return BudgetState(max_run_s=hours * 3600 if hours else None, on_limit=spec.budget.on_limit)
+    """Seconds that all attempts together may take: the smallest of the limits, money turned into time by the price."""
+    limits = [hours * 3600 for hours in (spec.lifecycle.max_hours, spec.budget.max_hours) if hours]
+    rate = spec.price.per_npu_hour * billed_npus(spec) if spec.price else 0.0
+    if spec.budget.max_total and rate > 0:
+        limits.append(spec.budget.max_total / rate * 3600)
+    return BudgetState(max_run_s=min(limits) if limits else None, on_limit=spec.budget.on_limit)
+
+
+def billed_npus(spec: JobSpec) -> int:
+    """NPUs that are paid for while the job holds its nodes: whole servers where the bill or a job over several asks for them."""
+    resources = spec.resources
+    if resources.npus_per_node == 0:
+        return 0
+    whole = spec.price is not None and spec.price.bill == "nodes"
+    whole = whole or (resources.nodes > 1 and (spec.price is None or spec.price.bill == "auto") and spec.backend is Backend.VOLCANO)
+    per_node = node_type_of(resources.npu, spec.cluster.node_type).ranks if whole else resources.npus_per_node
+    return resources.nodes * max(per_node, resources.npus_per_node)
 
 
 def _resolve(spec: JobSpec, plan_horizon: Horizon) -> RunConfig:

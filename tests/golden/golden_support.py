@@ -14,4 +14,4 @@ TODAY = datetime.date(2026, 11, 30)
 
 def plan_of(name: str, *overrides: str) -> Plan:
     """The plan of a spec in ``specs/``."""
-    return make_plan(load_spec(str(HERE / "specs" / f"{name}.yaml"), overrides).spec, TODAY)
+    return make_plan(load_spec(str(HERE / "specs" / f"{name}.yaml"), overrides, environ={"LOGNAME": "li"}).spec, TODAY)

@@ -6,11 +6,11 @@ from nanochat_npu.estimate.inputs import Budget, Electricity, Inputs, Price, Sit
 from nanochat_npu.estimate.measured import Calibration, History, Match, Tier, history, match
 from nanochat_npu.estimate.memory import Memory
 from nanochat_npu.estimate.model import Estimate, Knowledge, estimate, likely_hours
-from nanochat_npu.estimate.money import CURRENCIES, Cost, CostLine
+from nanochat_npu.estimate.money import Cost, CostLine
 from nanochat_npu.estimate.terms import Rates, Term, overhead_s
 
 __all__ = [
-    "CHIPS", "CURRENCIES", "DRAWS", "STACKS", "Budget", "Calibration", "Cost", "CostLine", "Electricity", "Estimate", "History", "Inputs", "Knowledge",
+    "CHIPS", "DRAWS", "STACKS", "Budget", "Calibration", "Cost", "CostLine", "Electricity", "Estimate", "History", "Inputs", "Knowledge",
     "Match", "Memory", "Price", "Quantiles", "Rates", "Site", "Source", "Stack", "Storage", "Term", "Tier", "accelerator", "estimate", "history",
     "likely_hours", "match", "overhead_s",
 ]

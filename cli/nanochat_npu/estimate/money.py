@@ -8,13 +8,7 @@ from nanochat_npu.estimate.hardware import accelerator
 from nanochat_npu.estimate.inputs import Inputs, Price
 from nanochat_npu.estimate.terms import checkpoint_bytes
 
-__all__ = ["CURRENCIES", "Cost", "CostLine", "cost_lines", "draw_cost", "kept_checkpoints", "npu_hour_watts", "with_price_range"]
-
-CURRENCIES = frozenset(
-    ["AED", "ARS", "AUD", "BRL", "CAD", "CHF", "CLP", "CNY", "CZK", "DKK", "EGP", "EUR", "GBP", "HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "KZT", "MOP", "MXN", "MYR", "NOK", "NZD", "PHP", "PLN", "RON", "RUB", "SAR", "SEK", "SGD", "THB", "TRY", "TWD", "UAH", "USD", "VND", "ZAR"]
-)
-"""ISO 4217 codes that a price may have. Nothing is converted."""
-
+__all__ = ["Cost", "CostLine", "cost_lines", "draw_cost", "kept_checkpoints", "npu_hour_watts", "with_price_range"]
 
 @dataclass(frozen=True)
 class CostLine:

@@ -7,6 +7,7 @@ from nanochat_npu.spec.blocks import (
     BudgetConfig,
     ClusterConfig,
     DriverMount,
+    EstimateConfig,
     ImageConfig,
     LifecycleConfig,
     NetworkConfig,
@@ -35,7 +36,7 @@ from nanochat_npu.spec.platforms import (
 )
 
 __all__ = [
-    "NODE_TYPES", "PLATFORMS", "Backend", "BudgetConfig", "ClusterConfig", "DriverMount", "HcclConfig", "ImageConfig", "JobSpec",
+    "NODE_TYPES", "PLATFORMS", "Backend", "BudgetConfig", "ClusterConfig", "DriverMount", "EstimateConfig", "HcclConfig", "ImageConfig", "JobSpec",
     "LifecycleConfig", "NetworkConfig", "NodeType", "NpuType", "Platform", "PlatformProfile", "PriceConfig", "RankTableConfig",
     "RankTableMode", "RankTableServer", "ResourcesConfig", "RetriesConfig", "SecretRef", "SecurityConfig", "StorageConfig",
     "TolerationConfig", "VolumeConfig", "node_type_of",

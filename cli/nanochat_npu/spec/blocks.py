@@ -22,7 +22,7 @@ from nanochat_npu.spec.types import (
 )
 
 __all__ = [
-    "BudgetConfig", "ClusterConfig", "DriverMount", "ImageConfig", "LifecycleConfig", "MirrorsConfig", "NetworkConfig", "PriceConfig", "RankTableConfig",
+    "BudgetConfig", "ClusterConfig", "DriverMount", "EstimateConfig", "ImageConfig", "LifecycleConfig", "MirrorsConfig", "NetworkConfig", "PriceConfig", "RankTableConfig",
     "RankTableMode", "RankTableServer", "ResourcesConfig", "RetriesConfig", "SecretRef", "SecurityConfig", "StorageConfig", "TolerationConfig",
     "VolumeConfig",
 ]
@@ -213,11 +213,32 @@ class PriceConfig(Strict):
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "CNY"
     source: str = Field(description="Where the figure comes from; printed beside every total.")
     date: datetime.date = Field(description="When it was true.")
+    low: Annotated[float, Field(ge=0)] | None = Field(None, description="Lowest price that may be charged, where it is not agreed.")
+    high: Annotated[float, Field(ge=0)] | None = Field(None, description="Highest price that may be charged.")
+    bill: Literal["auto", "npus", "nodes"] = Field("auto", description="What is paid for: the NPUs asked for, or whole nodes; auto: whole nodes for jobs over several.")
+    storage_gb_month: Annotated[float, Field(ge=0)] | None = Field(None, description="Price of a GB for a month; adds a line for the checkpoints kept.")
+    per_kwh: Annotated[float, Field(ge=0)] | None = Field(None, description="Price of electricity; adds a line. For owned servers, beside per_npu_hour: 0.")
+    pue: Annotated[float, Field(ge=1)] = Field(1.3, description="Power of the building over power of the servers.")
+    host_frac: Annotated[float, Field(ge=0)] = Field(0.4, description="Power of the host's share over power of the NPU.")
 
 
 class BudgetConfig(Strict):
     """What a job may cost at most."""
 
     max_total: PositiveFloat | None = Field(None, description="In price.currency.")
+    max_hours: PositiveFloat | None = Field(None, description="Wall clock of all attempts together.")
     on_limit: Literal["refuse", "checkpoint_and_stop"] = "checkpoint_and_stop"
     basis: Literal["p50", "p90"] = Field("p90", description="Which estimate is held against the limit before submission.")
+
+
+class EstimateConfig(Strict):
+    """What the estimate cannot know. The job itself does not depend on it."""
+
+    stack: Literal["auto", "eager", "fused", "graph", "unknown"] = Field(
+        "auto", description="How forward and backward run on the NPU; auto: eager, graph with run.compile. unknown: a range and no point."
+    )
+    image_gb: PositiveFloat = Field(8.0, description="Compressed size of the image.")
+    pull_gb_per_s: PositiveFloat = Field(0.1, description="Registry to node.")
+    storage_gb_per_s: PositiveFloat = Field(0.5, description="Writing checkpoints to the output volume.")
+    download_gb_per_s: PositiveFloat = Field(0.05, description="Fetching data shards.")
+    start_s: PositiveFloat | None = Field(None, description="Processes, devices, HCCL and first step; default: 120 on NPUs.")

@@ -9,6 +9,7 @@ from nanochat.contract import RunConfig
 from nanochat_npu.spec.blocks import (
     BudgetConfig,
     ClusterConfig,
+    EstimateConfig,
     ImageConfig,
     LifecycleConfig,
     NetworkConfig,
@@ -59,6 +60,7 @@ class JobSpec(Strict):
     security: SecurityConfig = Field(default_factory=SecurityConfig)
     price: PriceConfig | None = None
     budget: BudgetConfig = Field(default_factory=BudgetConfig)
+    estimate: EstimateConfig = Field(default_factory=EstimateConfig)
 
     @property
     def ranks_per_node(self) -> int:

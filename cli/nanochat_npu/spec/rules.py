@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from nanochat.contract import DataSource, Stage, neighbouring_batches
 from nanochat_npu.i18n import _
 from nanochat_npu.spec.blocks import DriverMount, RankTableMode, VolumeConfig
-from nanochat_npu.spec.findings import FieldPath, Finding
+from nanochat_npu.spec.currencies import CURRENCIES
+from nanochat_npu.spec.findings import FieldPath, Finding, nearest
 from nanochat_npu.spec.hccl import HcclConfig
 from nanochat_npu.spec.model import Backend, JobSpec
 from nanochat_npu.spec.platforms import PLATFORMS, NpuType, Platform, node_type_of
@@ -268,6 +269,17 @@ def _tolerations(spec: JobSpec) -> Iterator[Finding]:
 def _money(spec: JobSpec) -> Iterator[Finding]:
     if spec.budget.max_total is not None and spec.price is None:
         yield Finding(("budget", "max_total"), _("cannot be held without a price"), _("add price: {per_npu_hour: ..., source: ..., date: ...}"))
+    price = spec.price
+    if price is None:
+        return
+    if price.currency not in CURRENCIES:
+        close = nearest(price.currency, sorted(CURRENCIES))
+        hint = _("did you mean {name}?").format(name=close) if close else _("a code of ISO 4217: CNY, USD, EUR")
+        yield Finding(("price", "currency"), _("{code} is no currency that we know").format(code=price.currency), hint)
+    if price.low is not None and price.low > price.per_npu_hour:
+        yield Finding(("price", "low"), _("{low} is above per_npu_hour ({price})").format(low=price.low, price=price.per_npu_hour))
+    if price.high is not None and price.high < price.per_npu_hour:
+        yield Finding(("price", "high"), _("{high} is below per_npu_hour ({price})").format(high=price.high, price=price.per_npu_hour))
 
 
 RULES: tuple[Rule, ...] = (
