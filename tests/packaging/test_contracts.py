@@ -1,0 +1,99 @@
+"""Who may do what (design section 2), read from the source: what import-linter's contracts cannot say."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CLI = sorted((ROOT / "cli" / "nanochat_npu").rglob("*.py"))
+TRAINER = sorted(path for path in (ROOT / "nanochat").rglob("*.py") if "contract" not in path.parts)
+ERRORS = {node.name for node in ast.parse((ROOT / "cli/nanochat_npu/errors.py").read_text()).body if isinstance(node, ast.ClassDef)}
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _walk(paths: list[Path]) -> Iterator[tuple[str, ast.AST]]:
+    for path in paths:
+        name = str(path.relative_to(ROOT))
+        for node in ast.walk(_tree(path)):
+            yield name, node
+
+
+def _imported(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name.split(".")[0] for alias in node.names}
+    return {(node.module or "").split(".")[0]} if isinstance(node, ast.ImportFrom) and node.level == 0 else set()
+
+
+def _names(node: ast.AST | None) -> set[str]:
+    return {inner.id if isinstance(inner, ast.Name) else inner.attr for inner in ast.walk(node) if isinstance(inner, ast.Name | ast.Attribute)} if node else set()
+
+
+def test_only_kube_imports_the_kubernetes_client() -> None:
+    found = {name for name, node in _walk(CLI + TRAINER) if "kubernetes" in _imported(node)}
+    assert found <= {"cli/nanochat_npu/kube.py"}
+
+
+def test_only_main_catches_our_errors() -> None:
+    allowed = {
+        "cli/nanochat_npu/main.py",
+        "cli/nanochat_npu/watch.py",  # a thread: hands the error to the one that waits, where it is raised again
+    }
+    found = {(name, node.lineno) for name, node in _walk(CLI) if isinstance(node, ast.ExceptHandler) and "NanochatNpuError" in _names(node.type)}
+    assert {(name, line) for name, line in found if name not in allowed} == set()
+
+
+def test_no_handler_swallows_everything() -> None:
+    broad = {
+        f"{name}:{node.lineno}" for name, node in _walk(CLI)
+        if isinstance(node, ast.ExceptHandler) and (node.type is None or _names(node.type) & {"Exception", "BaseException"}) and not name.endswith("/main.py")
+    }
+    assert broad == set()
+
+
+def test_only_console_writes_to_the_terminal() -> None:
+    found = set()
+    for name, node in _walk(CLI):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            found.add(f"{name}:{node.lineno} print")
+        if isinstance(node, ast.Attribute) and node.attr == "echo" and _names(node.value) & {"typer", "click"}:
+            found.add(f"{name}:{node.lineno} echo")
+        if isinstance(node, ast.Attribute) and node.attr in ("write", "writelines") and _names(node.value) & {"stdout", "stderr"}:
+            found.add(f"{name}:{node.lineno} write")
+    assert {entry for entry in found if not entry.startswith(("cli/nanochat_npu/console.py", "cli/nanochat_npu/i18n.py"))} == set()
+
+
+def test_only_device_names_kinds_of_device() -> None:
+    torch_code = [path for path in TRAINER if path.name != "device.py" and any("torch" in _imported(node) for _, node in _walk([path]))]
+    to_host = {id(node.value) for _, node in _walk(torch_code) if isinstance(node, ast.keyword) and node.arg == "map_location"}
+    found = {
+        f"{name}:{node.lineno} {node.value}" for name, node in _walk(torch_code)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.split(":")[0] in {"npu", "cuda", "cpu"} and id(node) not in to_host
+    }
+    assert found == set()
+
+
+def test_the_command_line_asserts_nothing() -> None:
+    assert {f"{name}:{node.lineno}" for name, node in _walk(CLI) if isinstance(node, ast.Assert)} == set()
+
+
+@pytest.mark.parametrize(
+    ("modules", "forbidden"),
+    [
+        ("nanochat.contract", "torch numpy yaml kubernetes nanochat_npu"),
+        ("nanochat_npu.main", "torch numpy kubernetes jinja2 pydantic yaml"),
+        ("nanochat_npu.spec nanochat_npu.plan nanochat_npu.render nanochat_npu.commands.render", "torch numpy kubernetes swanlab"),
+        ("nanochat nanochat.__main__", "torch numpy nanochat_npu"),
+    ],
+)
+def test_what_an_import_drags_in(modules: str, forbidden: str) -> None:
+    script = f"import sys\nfor name in {modules.split()!r}: __import__(name)\nprint([name for name in {forbidden.split()!r} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip() == "[]"
