@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from nanochat.data.packing import RowStats, Stream
+from nanochat.data.packing import RowStats
 from nanochat.errors import BadConfig, BadData
 
-__all__ = ["Batch", "BatchMaker", "StreamBatches", "batch_of"]
+__all__ = ["Batch", "BatchMaker", "RowStream", "StreamBatches", "batch_of", "untrained"]
 
 IGNORED = -1
 """Target that no loss is computed for."""
@@ -56,13 +56,43 @@ class BatchMaker(Protocol):
         ...
 
 
+def untrained(ids: np.ndarray) -> np.ndarray:
+    """Token ids as they stand in a row where nothing is learnt from them: below -1."""
+    return -2 - ids
+
+
 def batch_of(rows: np.ndarray, bos_id: int, epoch: int, state: Any, stats: RowStats) -> Batch:
-    """A batch from rows of T + 1 tokens, (B, T + 1) int64, -1 where there is none."""
+    """A batch from rows of T + 1 entries, (B, T + 1) int64: token ids, `untrained` ids, or -1 where there is nothing."""
     inputs = np.ascontiguousarray(rows[:, :-1])
     targets = np.ascontiguousarray(rows[:, 1:])
-    if stats.padding_tokens:
-        inputs[inputs < 0] = bos_id
+    if stats.padding_tokens or stats.untrained_tokens:
+        inputs = np.where(inputs < 0, np.where(inputs == IGNORED, bos_id, -2 - inputs), inputs)
+        targets = np.maximum(targets, IGNORED)
     return Batch(torch.from_numpy(inputs), torch.from_numpy(targets), epoch, state, stats)
+
+
+class RowStream(Protocol):
+    """An endless sequence of rows, see `nanochat.data.packing.Stream`."""
+
+    index: int
+    rows: int
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of what is read next."""
+        ...
+
+    def fill(self, row: np.ndarray) -> RowStats:
+        """Fills a row in place."""
+        ...
+
+    def state(self) -> tuple[Any, ...]:
+        """Where it stands: rows done, next chunk and place in it, pieces held."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Goes to where `state` was taken."""
+        ...
 
 
 class StreamBatches:
@@ -78,7 +108,7 @@ class StreamBatches:
     """
 
     def __init__(
-        self, streams: Sequence[Stream], device_batch: int, sequence_len: int, bos_id: int, *, identity: dict[str, Any], threads: int = 2
+        self, streams: Sequence[RowStream], device_batch: int, sequence_len: int, bos_id: int, *, identity: dict[str, Any], threads: int = 2
     ) -> None:
         if not streams or len(streams) % device_batch:
             raise BadConfig(f"{len(streams)} rows of a rank in a step do not divide by device_batch {device_batch}")
@@ -96,7 +126,7 @@ class StreamBatches:
         rows = np.empty((self._device_batch, self._capacity), dtype=np.int64)
         total = RowStats()
         run = self._pool.map if self._pool else map
-        for stats in run(Stream.fill, group, rows):
+        for stats in run(lambda stream, row: stream.fill(row), group, rows):
             total.add(stats)
         self._positions[first:end] = [stream.state() for stream in group]
         return batch_of(rows, self._bos_id, min(stream.epoch for stream in group), self._state(), total)

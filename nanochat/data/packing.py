@@ -54,7 +54,9 @@ class RowStats:
     cropped_tokens: int = 0
     """Tokens thrown away (upstream's rule only)."""
     padding_tokens: int = 0
-    """Places in rows that hold no token (end of validation only)."""
+    """Places in rows that hold no token (the end of validation, and fine-tuning, which does not cut conversations)."""
+    untrained_tokens: int = 0
+    """Tokens placed that nothing is learnt from (what others say in a conversation)."""
     documents: int = 0
     """Documents begun."""
 

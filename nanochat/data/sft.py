@@ -1,0 +1,216 @@
+"""Rows of conversations for fine-tuning: whole conversations only, padded, with a target where the assistant speaks.
+
+As in pretraining, row i of every step is stream i of R, so the rows do not depend on the world size. A row starts with the
+oldest conversation held, then takes the longest that fits, again and again; what is left is padding. A conversation is cut at
+T + 1 tokens when it is rendered, so every one can be placed; one that is cut before the assistant speaks teaches nothing and
+is left out. So every row has at least one target, and no batch can give a loss of nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nanochat.contract import RunFile
+from nanochat.data.batches import Batch, StreamBatches, batch_of, untrained
+from nanochat.data.conversations import Conversations, open_conversations
+from nanochat.data.loader import Loader, Place, buffer_documents
+from nanochat.data.order import ChunkOrder
+from nanochat.data.packing import RowStats
+from nanochat.errors import BadConfig, BadData
+from nanochat.tokenizer import Tokenizer
+
+__all__ = ["ConversationStream", "build_sft_loader", "epoch_steps", "sft_validation_batches"]
+
+SAMPLE = 1000
+"""Conversations whose length is looked at to say how many steps an epoch has."""
+MAX_BARREN = 100_000
+
+Render = Callable[[int], np.ndarray]
+"""Row entries of conversation number i, see `nanochat.data.batches.batch_of`; empty where nothing can be learnt from it."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    ordinal: int
+    offset: int
+    entries: np.ndarray
+
+
+class _AsCorpus:
+    """Conversations seen as one block of documents, for `ChunkOrder`."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        self.name, self.fingerprint = "conversations", conversations.fingerprint
+        self.block_sizes = [1] * len(conversations)  # so that each may go to another stream
+
+    def read_block(self, block: int) -> list[str]:
+        """Not used: conversations are rendered, not read as text."""
+        raise LookupError(block)
+
+
+class ConversationStream:
+    """One endless sequence of rows of conversations; the same face as `nanochat.data.packing.Stream`.
+
+    Args:
+        index: Which stream of the order it is.
+        order: Order of the conversations.
+        render: Gives a conversation's row entries.
+        held: Conversations among which the best fit is sought.
+    """
+
+    def __init__(self, index: int, order: ChunkOrder, render: Render, held: int) -> None:
+        self.index, self._order, self._render, self._capacity = index, order, render, held
+        self._ordinal = 0
+        self._held: list[_Held] = []
+        self._epochs: int | None = None
+        self.rows = 0
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the conversation that is read next."""
+        return self._order.chunk(self.index, self._ordinal).epoch
+
+    def limit_to_epochs(self, epochs: int) -> None:
+        """Lets the stream end after so many epochs, see `ended`."""
+        self._epochs = epochs
+
+    @property
+    def ended(self) -> bool:
+        """True if a limited stream has no conversation left."""
+        self._refill()
+        return not self._held
+
+    def fill(self, row: np.ndarray) -> RowStats:
+        """Fills a row of T + 1 entries in place."""
+        stats, position = RowStats(), 0
+        while True:
+            self._refill()
+            at = self._choose(len(row) - position, first=position == 0)
+            if at is None:
+                break
+            entries = self._held.pop(at).entries
+            row[position : position + len(entries)] = entries
+            position += len(entries)
+            stats.documents += 1
+        row[position:] = -1
+        stats.tokens, stats.padding_tokens = position, len(row) - position
+        stats.untrained_tokens = int((row[:position] < 0).sum())
+        self.rows += 1
+        return stats
+
+    def _choose(self, room: int, *, first: bool) -> int | None:
+        if first and self._held:
+            return 0
+        fitting = [at for at, held in enumerate(self._held) if len(held.entries) <= room]
+        return max(fitting, key=lambda at: (len(self._held[at].entries), -at), default=None)
+
+    def _refill(self) -> None:
+        barren = 0
+        while len(self._held) < self._capacity:
+            if self._epochs is not None and self.epoch >= self._epochs:
+                return
+            entries = self._entries(self._ordinal)
+            if len(entries):
+                self._held.append(_Held(self._ordinal, 0, entries))
+            else:
+                barren += 1
+                if barren > min(MAX_BARREN, 2 * self._order.documents):
+                    raise BadData(
+                        "no conversation has an answer within the sequence length", where="run.sft.data",
+                        hint="raise run.model.sequence_len, or shorten the questions",
+                    )
+            self._ordinal += 1
+
+    def _entries(self, ordinal: int) -> np.ndarray:
+        return self._render(self._order.chunk(self.index, ordinal).block)
+
+    def state(self) -> tuple[Any, ...]:
+        """Where it stands: rows, next conversation, 0, and those held."""
+        return self.rows, self._ordinal, 0, tuple((held.ordinal, held.offset) for held in self._held)
+
+    def restore(self, state: Any) -> None:
+        """Goes to where `state` was taken."""
+        self.rows, self._ordinal, _, held = state
+        self._held = [_Held(ordinal, offset, self._entries(ordinal)) for ordinal, offset in held]
+
+
+def _renderer(conversations: Conversations, tokenizer: Tokenizer, capacity: int) -> Render:
+    def render(index: int) -> np.ndarray:
+        ids, mask = tokenizer.render_conversation(conversations[index], capacity)
+        if not any(mask):
+            return np.empty(0, dtype=np.int64)
+        entries = np.asarray(ids, dtype=np.int64)
+        return np.where(np.asarray(mask) > 0, entries, untrained(entries))
+
+    return render
+
+
+def _rows(run_file: RunFile, place: Place) -> int:
+    run = run_file.run
+    tokens = run.sft.tokens_per_step or run.pretrain.tokens_per_step or place.device_batch * place.sequence_len * place.world_size
+    rows, rest = divmod(tokens, place.sequence_len)
+    if rest or rows % (place.device_batch * place.world_size):
+        raise BadConfig(
+            f"{tokens} tokens per step are not a multiple of {place.device_batch} rows x {place.sequence_len} tokens x "
+            f"{place.world_size} ranks", where="run.sft.tokens_per_step",
+        )
+    return rows
+
+
+def build_sft_loader(run_file: RunFile, tokenizer: Tokenizer, place: Place, *, prefetch: int = 16) -> Loader:
+    """The fine-tuning loader of one rank; endless, as `nanochat.data.build_loader`.
+
+    Raises:
+        BadData: Conversations are unreadable, wrong, or all too long.
+        BadConfig: Batch sizes do not divide, or a source is not known.
+    """
+    conversations = open_conversations(run_file.run, "train")
+    rows = _rows(run_file, place)
+    order = ChunkOrder(_AsCorpus(conversations), run_file.run.seed, rows)
+    render = _renderer(conversations, tokenizer, place.sequence_len + 1)
+    streams = [
+        ConversationStream(i, order, render, buffer_documents(rows)) for i in range(place.rank, rows, place.world_size)
+    ]
+    identity = {
+        "version": 1, "packing": "sft", "split": "train", "corpus": conversations.fingerprint, "tokenizer": tokenizer.fingerprint,
+        "seed": run_file.run.seed, "rows": rows, "sequence_len": place.sequence_len,
+    }
+    return Loader(StreamBatches(streams, place.device_batch, place.sequence_len, tokenizer.bos_id, identity=identity), prefetch)
+
+
+def epoch_steps(run_file: RunFile, tokenizer: Tokenizer, place: Place) -> int:
+    """Steps in which each conversation is seen about once, from the packed length of a sample of them; at least 1."""
+    conversations = open_conversations(run_file.run, "train")
+    count = len(conversations)
+    order = ChunkOrder(_AsCorpus(conversations), run_file.run.seed, 1)
+    sample = min(SAMPLE, count)
+    render = _renderer(conversations, tokenizer, place.sequence_len + 1)
+    stream = ConversationStream(0, order, lambda i: render(i), 64)
+    row, seen = np.empty(place.sequence_len + 1, dtype=np.int64), 0
+    while seen < sample:
+        seen += stream.fill(row).documents
+    return max(1, round(stream.rows * count / seen / _rows(run_file, place)))
+
+
+def sft_validation_batches(run_file: RunFile, tokenizer: Tokenizer, place: Place, *, eval_tokens: int) -> Iterator[Batch]:
+    """This rank's part of a fixed set of validation rows, each conversation at most once; see `validation_batches`."""
+    conversations = open_conversations(run_file.run, "val")
+    order = ChunkOrder(_AsCorpus(conversations), 0, 1)
+    stream = ConversationStream(0, order, _renderer(conversations, tokenizer, place.sequence_len + 1), 64)
+    stream.limit_to_epochs(1)
+    rows: list[np.ndarray] = []
+    for number in range(max(1, eval_tokens // place.sequence_len)):
+        if stream.ended:
+            break
+        row = np.empty(place.sequence_len + 1, dtype=np.int64)
+        stream.fill(row)
+        if number % place.world_size == place.rank:
+            rows.append(row)
+    for start in range(0, len(rows), place.device_batch):
+        full = np.full((place.device_batch, place.sequence_len + 1), -1, dtype=np.int64)
+        part = rows[start : start + place.device_batch]
+        full[: len(part)] = part
+        padding = int((full == -1).sum())
+        yield batch_of(full, tokenizer.bos_id, 0, None, RowStats(tokens=full.size - padding, padding_tokens=padding, untrained_tokens=1))
