@@ -1,5 +1,7 @@
 """The sharded optimizer does what one rank does, for any number of ranks, and its state moves between world sizes."""
 
+import itertools
+
 import pytest
 import torch
 from simulated_ranks import run_ranks
@@ -85,7 +87,7 @@ def test_any_world_size_trains_as_one_rank_and_holds_its_share(world, one_rank) 
         for name, tensor in expected.items():
             torch.testing.assert_close(got[name], tensor, rtol=2e-4, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
         assert held <= total / world + padding_bytes(world)
-    for (first, *_), (other, *_) in zip(results, results[1:], strict=False):
+    for (first, *_), (other, *_) in itertools.pairwise(results):
         assert all(torch.equal(first[name], other[name]) for name in first), "ranks must hold the same weights to the bit"
     state = assemble([part for *_, part in results])
     assert state.keys() == whole.keys()
