@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
-__all__ = ["SCHEMA_VERSION", "confirm", "data", "is_interactive", "is_watching", "json_data", "rich_err", "rich_out", "say", "width"]
+__all__ = ["SCHEMA_VERSION", "confirm", "data", "is_interactive", "is_watching", "json_data", "rich_err", "rich_out", "say", "say_next", "width"]
 
 SCHEMA_VERSION = 1
 """Version of the JSON that ``-o json`` prints; raised when a key changes its meaning."""
@@ -63,6 +63,13 @@ def say(text: str = "", *, style: str | None = None) -> None:
     else:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+
+def say_next(command: str) -> None:
+    """Name the command that comes next, for people who do not know the program by heart."""
+    from nanochat_npu.i18n import _
+
+    say(_("next: {command}").format(command=command))
 
 
 def confirm(question: str, *, yes: bool) -> bool:

@@ -10,7 +10,7 @@ from nanochat_npu.i18n import _
 
 __all__ = [
     "BackendChoice", "BackendOption", "ContextOption", "FileOption", "JobArgument", "NamespaceOption", "OutputFormat", "OutputOption", "SetOption",
-    "SpecArgument", "ToOption", "YesOption",
+    "SpecArgument", "ToOption", "YesOption", "complete_preset", "complete_spec",
 ]
 
 
@@ -35,7 +35,29 @@ def _complete_job(incomplete: str) -> list[str]:
     return job_names(incomplete)
 
 
-SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help=_("A spec file, or the name of a preset."), show_default=False)]
+def complete_preset(incomplete: str) -> list[str]:
+    """Names of presets that begin like this."""
+    from nanochat_npu.presets import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+def complete_spec(incomplete: str) -> list[str]:
+    """Presets and YAML files (and folders to descend into) that begin like this."""
+    head, _slash, tail = incomplete.rpartition("/")
+    folder = Path(head or ("/" if incomplete.startswith("/") else "."))
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        entries = []
+    prefix = f"{head}/" if incomplete.rpartition("/")[1] else ""
+    files = [prefix + path.name + ("/" if path.is_dir() else "") for path in entries if path.name.startswith(tail) and (path.is_dir() or path.suffix in (".yaml", ".yml"))]
+    return [*complete_preset(incomplete), *(name for name in files if not name.startswith("."))]
+
+
+SpecArgument = Annotated[
+    str, typer.Argument(metavar="SPEC", help=_("A spec file, the name of a preset, or - for stdin."), show_default=False, autocompletion=complete_spec)
+]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_("Name of a job."), show_default=False, autocompletion=_complete_job)]
 BackendOption = Annotated[
     BackendChoice | None, typer.Option("--backend", help=_("Where the job is; default: found by its name."), show_default=False)

@@ -12,7 +12,7 @@ from nanochat_npu.errors import UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.yaml_source import FieldPath, YamlSource, parse_scalar
 
-__all__ = ["ENVIRONMENT", "Layer", "Merged", "Origin", "environment_layers", "merge", "parse_path", "set_layer"]
+__all__ = ["ENVIRONMENT", "Layer", "Merged", "Origin", "environment_layers", "merge", "parse_path", "parse_value", "set_layer", "split_override"]
 
 
 class Origin(StrEnum):
@@ -124,11 +124,21 @@ def set_layer(override: str) -> Layer:
     Raises:
         UsageError: no ``=``, or a key that is no path.
     """
+    path, text = split_override(override)
+    return Layer(Origin.SET, _single(f"--set {override}", path, text))
+
+
+def split_override(override: str) -> tuple[FieldPath, str]:
+    """Path and value of ``KEY=VALUE``.
+
+    Raises:
+        UsageError: no ``=``, or a key that is no path.
+    """
     key, equals, text = override.partition("=")
     path = parse_path(key.strip())
     if not equals or not path or any(isinstance(part, int) for part in path):
         raise UsageError(_("--set {text}: expected KEY=VALUE").format(text=override), hint="--set run.model.depth=12")
-    return Layer(Origin.SET, _single(f"--set {override}", path, text))
+    return path, text
 
 
 def _single(name: str, path: FieldPath, text: str) -> YamlSource:

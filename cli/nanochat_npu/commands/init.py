@@ -1,0 +1,95 @@
+"""``init``: write a spec from a preset."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nanochat_npu import console
+from nanochat_npu.errors import UsageError
+from nanochat_npu.i18n import _
+from nanochat_npu.options import OutputFormat, OutputOption, SetOption, YesOption, complete_preset
+from nanochat_npu.presets import preset_names, preset_path, preset_summary
+
+if TYPE_CHECKING:
+    from nanochat_npu.yaml_source import FieldPath
+
+__all__ = ["command"]
+
+PresetArgument = Annotated[str | None, typer.Argument(metavar="[PRESET]", help=_("Name of a preset; none lists them."), show_default=False, autocompletion=complete_preset)]
+NameOption = Annotated[str | None, typer.Option("--name", help=_("Name of the job; default: the preset's."), show_default=False)]
+FileOption = Annotated[str | None, typer.Option("--to", metavar="FILE", help=_("File to write; default: NAME.yaml here; - for stdout."), show_default=False)]
+
+
+def command(
+    preset: PresetArgument = None, name: NameOption = None, to: FileOption = None, set_: SetOption = None, yes: YesOption = False,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Write a spec from a preset, to be changed at will. NNPU, DEPTH, DEVICE_BATCH_SIZE and the like are taken from the environment."""
+    if preset is None:
+        _list_presets(output)
+        return
+    path = preset_path(preset)
+    if path is None:
+        raise UsageError(_("there is no preset '{name}'").format(name=preset), hint=_("presets: {names}").format(names=", ".join(preset_names())))
+    text, taken = _adapt(path.read_text(encoding="utf-8"), name, set_ or [], os.environ)
+    target = to or f"{name or preset}.yaml"
+    _check(text, target)
+    for variable, field, value in taken:
+        console.say(_("{field}: {value}, from {variable}").format(field=field, value=value, variable=variable))
+    if target == "-":
+        console.data(text)
+        return
+    _write(Path(target), text, yes=yes)
+    if output is OutputFormat.JSON:
+        console.json_data({"file": target, "preset": preset, "environment": {variable: field for variable, field, _value in taken}})
+    else:
+        console.data(target)
+    console.say_next(f"nanochat-npu plan {target}")
+
+
+def _list_presets(output: OutputFormat) -> None:
+    names = preset_names()
+    if output is OutputFormat.JSON:
+        console.json_data({"presets": [{"name": name, "summary": preset_summary(name)} for name in names]})
+    else:
+        console.data("\n".join(f"{name:<8}  {_(preset_summary(name))}" for name in names))
+    console.say_next("nanochat-npu init tiny")
+
+
+def _adapt(text: str, name: str | None, overrides: list[str], environ: Mapping[str, str]) -> tuple[str, list[tuple[str, str, str]]]:
+    """The preset's text with the environment's values and the overrides in it, and what was taken from the environment."""
+    from nanochat_npu.origins import parse_value, split_override
+    from nanochat_npu.spec.aliases import INIT_VARIABLES
+    from nanochat_npu.yaml_edit import set_value
+
+    taken = [(variable, field, environ[variable]) for variable, field in INIT_VARIABLES.items() if environ.get(variable)]
+    changes: "list[tuple[FieldPath, Any]]" = [(tuple(field.split(".")), parse_value(value)[0]) for _variable, field, value in taken]
+    changes += [(path, parse_value(value)[0]) for path, value in map(split_override, overrides)]
+    if name is not None:
+        changes.append((("name",), name))
+    for path, value in changes:
+        try:
+            text = set_value(text, path, value)
+        except ValueError as error:
+            raise UsageError(_("{path} cannot be set here").format(path=".".join(map(str, path))), hint=_("edit the file after it is written")) from error
+    return text, taken
+
+
+def _check(text: str, target: str) -> None:
+    """Refuse what would not be a good spec, before anything is written; the environment is not looked at twice."""
+    from nanochat_npu.load import load_text
+
+    quiet = {key: os.environ[key] for key in ("HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME", "NANOCHAT_NPU_SITE") if key in os.environ}
+    load_text(text.encode(), target, environ=quiet)
+
+
+def _write(path: Path, text: str, *, yes: bool) -> None:
+    if path.exists() and not console.confirm(_("{path} exists. Overwrite it?").format(path=path), yes=yes):
+        raise UsageError(_("{path} exists").format(path=path), hint=_("choose another file with --to, or --yes to overwrite it"))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(_("cannot write '{path}': {reason}").format(path=path, reason=error.strerror)) from error

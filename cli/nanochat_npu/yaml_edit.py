@@ -1,0 +1,72 @@
+"""Changing values in the text of a spec without touching anything else: comments and layout stay as a person wrote them."""
+
+import json
+import re
+from typing import Any
+
+from nanochat_npu.yaml_source import FieldPath, Mark, YamlSource, parse_scalar, parse_yaml
+
+__all__ = ["set_value"]
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./@-][A-Za-z0-9_./@ -]*")
+
+
+def set_value(text: str, path: FieldPath, value: Any) -> str:
+    """The text with another value at a path; a key that is missing is put first into its block.
+
+    Args:
+        text: A YAML document that `parse_yaml` accepts.
+        path: Keys from the root.
+        value: A scalar, or a list of scalars.
+    """
+    source = parse_yaml(text.encode(), "spec")
+    mark = source.values.get(path)
+    if mark is not None and path in source.raw:
+        return _replace(text, mark, len(source.raw[path]), scalar(value))
+    if mark is not None:
+        raise ValueError(f"{path} is not a plain scalar")
+    return _insert(source, path, value)
+
+
+def scalar(value: Any) -> str:
+    """A value in YAML, quoted only where it must be."""
+    if isinstance(value, list):
+        return "[" + ", ".join(scalar(item) for item in value) + "]"
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) and parse_scalar(value) == value and not value.endswith(" ") else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
+
+
+def _offset(text: str, mark: Mark) -> int:
+    lines = text.splitlines(keepends=True)
+    return sum(len(line) for line in lines[: mark.line - 1]) + mark.column - 1
+
+
+def _replace(text: str, mark: Mark, width: int, new: str) -> str:
+    """Replace a scalar; a comment behind it keeps its column where there is room."""
+    at = _offset(text, mark)
+    rest = text[at + width :]
+    shift = len(new) - width
+    spaces = len(rest) - len(rest.lstrip(" "))
+    if rest.lstrip(" ").startswith("#") and spaces > max(shift, 0) + 1:
+        rest = rest[shift:] if shift >= 0 else " " * -shift + rest
+    return text[:at] + new + rest
+
+
+def _insert(source: YamlSource, path: FieldPath, value: Any) -> str:
+    depth = len(path) - 1
+    while depth and path[:depth] not in source.values:
+        depth -= 1
+    tail = scalar(value)
+    for part in reversed(path[depth + 1 :]):
+        tail = f"{{{part}: {tail}}}"
+    entry = f"{path[depth]}: {tail}"
+    text, place = source.text, source.values[path[:depth]]
+    at = _offset(text, place)
+    if text[at] == "{":
+        separator = "" if text[at + 1 :].lstrip().startswith("}") else ", "
+        return f"{text[: at + 1]}{entry}{separator}{text[at + 1 :]}"
+    if depth == 0:
+        return text + ("" if text.endswith("\n") else "\n") + entry + "\n"
+    indent = " " * (place.column - 1)
+    return f"{text[:at]}{entry}\n{indent}{text[at:]}"
