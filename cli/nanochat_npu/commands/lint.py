@@ -1,0 +1,83 @@
+"""``lint``: anyone's Volcano and Ascend YAML."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nanochat_npu import console
+from nanochat_npu.errors import SpecSyntaxError, UsageError
+from nanochat_npu.i18n import _
+from nanochat_npu.lint import Finding, Severity, apply_fixes, lint_text, to_sarif
+
+__all__ = ["command"]
+
+
+class LintFormat(StrEnum):
+    """Forms of the findings."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+
+
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE…", help=_("YAML files; - reads from a pipe."), show_default=False)]
+FixOption = Annotated[bool, typer.Option("--fix", help=_("Mend in place what can be mended for certain."))]
+StrictOption = Annotated[bool, typer.Option("--strict", help=_("End with 3 on warnings too."))]
+FormatOption = Annotated[LintFormat, typer.Option("--output", "-o", help=_("Form of the findings."))]
+
+
+def command(files: FilesArgument, fix: FixOption = False, strict: StrictOption = False, output: FormatOption = LintFormat.TEXT) -> None:
+    """Check Volcano jobs for Ascend: what hangs, what is silently ignored, what fails after an hour."""
+    found: dict[str, list[Finding]] = {}
+    jobs = mended = 0
+    for file in files:
+        name, text = str(file), _read(file)
+        if fix and name != "-":
+            changed, done = apply_fixes(text, name)
+            mended += len(done)
+            if changed != text:
+                file.write_text(changed, encoding="utf-8")
+                text = changed
+        found[name], count = lint_text(text, name)
+        jobs += count
+    _show(found, jobs, mended, output)
+    bad = [f for listed in found.values() for f in listed if strict or f.severity is Severity.ERROR]
+    if bad:
+        raise typer.Exit(3)
+
+
+def _read(file: Path) -> str:
+    try:
+        return typer.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecSyntaxError(_("is not text"), where=str(file)) from error
+    except OSError as error:
+        raise UsageError(_("cannot be read: {reason}").format(reason=error.strerror), where=str(file)) from error
+
+
+def _show(found: dict[str, list[Finding]], jobs: int, mended: int, output: LintFormat) -> None:
+    listed = [(name, finding) for name, findings in found.items() for finding in findings]
+    if output is LintFormat.SARIF:
+        console.data(json.dumps(to_sarif(found), ensure_ascii=False, indent=2))
+        return
+    if output is LintFormat.JSON:
+        console.json_data({"jobs": jobs, "fixed": mended, "findings": [{"file": name, **finding.as_json()} for name, finding in listed]})
+        return
+    for name, finding in listed:
+        console.data(f"{name}:{finding.line}:{finding.column}: {_level(finding)} {finding.rule}: {finding.message}")
+        if finding.hint:
+            console.data("  " + _("hint: {text}").format(text=finding.hint))
+    errors = sum(finding.severity is Severity.ERROR for _name, finding in listed)
+    fixable = sum(finding.fix is not None for _name, finding in listed)
+    if jobs == 0:
+        console.say(_("no Volcano job was found"))
+    console.say(_("{jobs} jobs, {errors} errors, {warnings} warnings, {fixed} mended").format(jobs=jobs, errors=errors, warnings=len(listed) - errors, fixed=mended))
+    if fixable:
+        console.say(_("next: nanochat-npu lint --fix mends {n} of them").format(n=fixable))
+
+
+def _level(finding: Finding) -> str:
+    return _("error") if finding.severity is Severity.ERROR else _("warning")
