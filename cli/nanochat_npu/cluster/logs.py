@@ -1,0 +1,129 @@
+"""A job's output from its pods, line by line, each with who wrote it.
+
+A pod's output is its launcher's: lines of its first rank as they are, lines of its other ranks after ``[rank N]`` (only on the
+first worker rank 0 is bare, elsewhere every line names its rank). Pods of earlier attempts are gone; their logs are on the
+output volume.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from nanochat_npu import partial
+from nanochat_npu.backends import LogLine, LogQuery
+from nanochat_npu.cluster.follow import LogReader, worker_of_rank
+from nanochat_npu.cluster.read import pods_of, read_job
+from nanochat_npu.errors import ClusterError, JobNotFound
+from nanochat_npu.i18n import _
+from nanochat_npu.job_state import FINAL_PHASES, JobObjects, attempt_of, owned_pods, plan_of, pod_state
+from nanochat_npu.kube import Kube, LogOptions
+from nanochat_npu.kube_errors import NotFoundError
+
+__all__ = ["read_logs"]
+
+_RANK = re.compile(r"\[rank (\d+)\] ")
+POLL_S = 0.5
+
+
+def read_logs(kube: Kube, namespace: str, name: str, query: LogQuery) -> Iterator[LogLine]:
+    """Lines of the job's output; with ``follow`` through restarts until the job has ended.
+
+    Raises:
+        JobNotFound: There is no such job.
+        ClusterError: The pods of that attempt are gone; the hint says where their logs are.
+    """
+    job = read_job(kube, namespace, name)
+    _require_attempt(job, name, query)
+    if query.follow:
+        yield from _follow(kube, namespace, name, query)
+        return
+    for pod in _wanted(job, pods_of(kube, namespace, name), query):
+        yield from _one_pod(kube, namespace, pod, query)
+
+
+def _require_attempt(job: dict[str, Any], name: str, query: LogQuery) -> None:
+    current = attempt_of(job)
+    if query.attempt is not None and query.attempt != current:
+        folder = f"jobs/{name}/attempts/{query.attempt}"
+        raise ClusterError(
+            _("attempt {attempt}'s pods were removed by a restart; this is attempt {current}").format(attempt=query.attempt, current=current), where=name,
+            hint=_("its logs are on the output volume: nanochat-npu files ls {name}:{folder}").format(name=name, folder=folder.removeprefix(f"jobs/{name}/")),
+        )
+
+
+def _wanted(job: dict[str, Any], pods: list[dict[str, Any]], query: LogQuery) -> list[dict[str, Any]]:
+    mine = owned_pods(JobObjects(job, None, pods))
+    if query.rank is None:
+        return mine
+    worker = worker_of_rank(query.rank, _ranks_per_worker(job))
+    return mine[worker : worker + 1]
+
+
+def _ranks_per_worker(job: dict[str, Any]) -> int:
+    return partial.integer(plan_of(job), "npus_per_node") or 1
+
+
+def _options(query: LogQuery) -> LogOptions:
+    return LogOptions(since_s=query.since_s, tail=query.tail)
+
+
+def _one_pod(kube: Kube, namespace: str, pod: dict[str, Any], query: LogQuery) -> Iterator[LogLine]:
+    name = partial.text(pod, "metadata", "name")
+    state = pod_state(pod)
+    if partial.text(pod, "status", "phase") in ("", "Pending"):
+        yield LogLine(name, _("(no output yet: {state})").format(state=state))
+        return
+    try:
+        stream = kube.log(namespace, name, _options(query))
+    except NotFoundError:
+        return  # it went while we looked
+    for line in stream.lines():
+        found = _as_line(name, line, query.rank)
+        if found is not None:
+            yield found
+
+
+def _as_line(pod: str, line: str, only: int | None) -> LogLine | None:
+    """The line with its writer; None if another rank's output was not asked for."""
+    worker = int(pod.rpartition("-")[2]) if pod.rpartition("-")[2].isdigit() else 0
+    match = _RANK.match(line)
+    rank = int(match[1]) if match else (0 if worker == 0 else None)
+    if only is not None and rank != only:
+        return None
+    text = line[match.end():] if match else line
+    return LogLine(f"rank {rank}" if rank is not None else f"worker {worker}", text)
+
+
+def _follow(kube: Kube, namespace: str, name: str, query: LogQuery) -> Iterator[LogLine]:
+    """Read all wanted pods at once, and those of later attempts as they come."""
+    readers: dict[str, tuple[str, LogReader]] = {}
+    while True:
+        try:
+            job = read_job(kube, namespace, name)
+        except JobNotFound:
+            break
+        for pod in _wanted(job, pods_of(kube, namespace, name), query):
+            uid, pod_name = partial.text(pod, "metadata", "uid"), partial.text(pod, "metadata", "name")
+            if uid not in readers and partial.text(pod, "status", "phase") in ("Running", "Succeeded", "Failed"):
+                readers[uid] = (pod_name, LogReader(kube, namespace, pod_name, _options(query)).start())
+        ended = partial.text(job, "status", "state", "phase") in FINAL_PHASES | {"Aborted"}
+        yield from _drain(readers, query, seconds=1.0 if ended else 5.0, until_ended=ended)
+        if ended and all(reader.ended for _pod, reader in readers.values()):
+            break
+    yield from _drain(readers, query, seconds=0.0, until_ended=True)
+
+
+def _drain(readers: dict[str, tuple[str, LogReader]], query: LogQuery, *, seconds: float, until_ended: bool) -> Iterator[LogLine]:
+    """Lines that come in within some seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        for pod, reader in readers.values():
+            for line in reader.take():
+                found = _as_line(pod, line, query.rank)
+                if found is not None:
+                    yield found
+        over = until_ended and all(reader.ended for _pod, reader in readers.values())
+        if over or time.monotonic() >= deadline:
+            return
+        time.sleep(POLL_S if seconds else 0.0)
