@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nanochat.attention import attend
 from nanochat.contract import ModelShape
 from nanochat.contract.arithmetic import GATE_CHANNELS, SMEAR_CHANNELS
-from nanochat.errors import BadData
+from nanochat.errors import BadConfig, BadData
 
 __all__ = ["GPT", "KVCache", "Reduction", "build"]
 
@@ -93,6 +93,22 @@ class KVCache:
         values[:, self.length : end] = v
         return keys[:, :end], values[:, :end]
 
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+        """Mixed values (batch, T, H, D) of the new positions, which are remembered."""
+        return attend(q, *self.append(layer, k, v), window)
+
+    def rotary(self, cos: Tensor, sin: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Rotary tables (1, count, 1, D/2) of the next positions.
+
+        Raises:
+            BadData: The tables end before.
+        """
+        return rotary_slice(cos, sin, self.length, count)
+
+    def advance(self, count: int) -> None:
+        """The next positions are behind us."""
+        self.length += count
+
     def copy_from(self, other: "KVCache") -> None:
         """Take over another cache's content; a single row is repeated for every row here.
 
@@ -104,6 +120,18 @@ class KVCache:
         self.data[:, :, :, : other.length] = other.data[:, :, :, : other.length]
         self.length = other.length
         self.previous = None if other.previous is None else other.previous.expand(self.batch, -1, -1).clone()
+
+
+def rotary_slice(cos: Tensor, sin: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
+    """Rotary tables (1, count, 1, D/2) from a position on.
+
+    Raises:
+        BadData: The tables end before.
+    """
+    end = start + count
+    if end > cos.size(1):
+        raise BadData(f"{end} positions, and the model's rotary tables hold {cos.size(1)}", hint="shorten the text")
+    return cos[:, start:end], sin[:, start:end]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -129,9 +157,8 @@ class Attention(nn.Module):
             gate = VALUE_GATE_SCALE * torch.sigmoid(self.ve_gate(x[..., :GATE_CHANNELS]))
             v = v + gate.unsqueeze(-1) * value_embed.unflatten(-1, (self.heads, -1))
         q, k = (norm(rotate(t, *rotary)) * QK_SCALE for t in (q, k))
-        if cache is not None:
-            k, v = cache.append(self.layer, k, v)
-        return self.c_proj(attend(q, k, v, self.window).flatten(2))
+        mixed = attend(q, k, v, self.window) if cache is None else cache.attend(self.layer, q, k, v, self.window)
+        return self.c_proj(mixed.flatten(2))
 
 
 class MLP(nn.Module):
@@ -165,6 +192,9 @@ class GPT(nn.Module):
     Args:
         shape: Sizes and windows.
         dtype: Compute dtype: of activations, GEMMs, embeddings and rotary tables.
+
+    Raises:
+        BadConfig: The model is too narrow for its gates, or heads cannot be halved.
     """
 
     cos: Tensor
@@ -172,6 +202,11 @@ class GPT(nn.Module):
 
     def __init__(self, shape: ModelShape, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
+        if shape.width < SMEAR_CHANNELS or shape.head_dim % 2:
+            raise BadConfig(
+                f"width {shape.width} with heads of {shape.head_dim}: the width must be at least {SMEAR_CHANNELS} and heads even",
+                where="run.model", hint="raise depth, aspect_ratio or head_dim",
+            )
         self.shape, self.dtype = shape, dtype
         vocab, width = shape.padded_vocab, shape.width
         self.transformer = nn.ModuleDict({
@@ -264,11 +299,8 @@ class GPT(nn.Module):
 
     def hidden(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """Final normed states (B, T, C) of tokens (B, T)."""
-        start = 0 if cache is None else cache.length
-        end = start + tokens.size(1)
-        if end > self.cos.size(1):
-            raise BadData(f"{end} positions, and the model's rotary tables hold {self.cos.size(1)}", hint="shorten the text")
-        rotary = self.cos[:, start:end], self.sin[:, start:end]
+        count = tokens.size(1)
+        rotary = rotary_slice(self.cos, self.sin, 0, count) if cache is None else cache.rotary(self.cos, self.sin, count)
         x = first = self._smear(norm(self.transformer["wte"](tokens)), cache)
         middle = x
         for i, block in enumerate(self.transformer["h"]):  # type: ignore[arg-type]
@@ -278,7 +310,7 @@ class GPT(nn.Module):
             if i == self.shape.depth // 2:
                 middle = x
         if cache is not None:
-            cache.length = end
+            cache.advance(count)
         return norm(x - self.backout_lambda.to(x.dtype) * middle)
 
     def _smear(self, x: Tensor, cache: KVCache | None) -> Tensor:
