@@ -85,6 +85,7 @@ _TYPES = {
 } | dict.fromkeys(("hours_p10", "hours_p50", "hours_p90", "cost_p50", "price", "ended_s", "hours", "cost"), "REAL")
 _DEFINITIONS = ", ".join(name + " " + _TYPES.get(name, "TEXT") for name in _COLUMNS)
 _CREATE = f"CREATE TABLE IF NOT EXISTS jobs ({_DEFINITIONS}, PRIMARY KEY (job, submission_id, submitted_s))"
+_INSERT = f"INSERT OR REPLACE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  (names are ours)
 
 
 def _to_row(entry: Entry) -> list[Any]:
@@ -146,10 +147,9 @@ class Ledger:
         Raises:
             LedgerError: It cannot be written.
         """
-        marks = ", ".join("?" * len(_COLUMNS))
         with self._open() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute(f"INSERT OR REPLACE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})", _to_row(entry))
+            connection.execute(_INSERT, _to_row(entry))
             connection.execute("COMMIT")
 
     def entries(self) -> list[Entry]:

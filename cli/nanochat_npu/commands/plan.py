@@ -1,28 +1,187 @@
-"""``plan``: what a spec will do, before anything is spent."""
+"""``plan``: what a spec will do, take and cost, before anything is spent."""
 
 import datetime
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from nanochat_npu import console, tables
 from nanochat_npu.commands.validate import say_advice
-from nanochat_npu.load import load_spec
+from nanochat_npu.errors import SpecError, UsageError
+from nanochat_npu.estimate import Calibration, Estimate
+from nanochat_npu.estimating import check_budget, estimate_plan, inputs_of, learn, this_host
+from nanochat_npu.i18n import _
+from nanochat_npu.load import LoadedSpec, load_spec
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument
-from nanochat_npu.plan import make_plan
+from nanochat_npu.plan import Plan, make_plan
 from nanochat_npu.plan_view import plan_sections, plan_values
+from nanochat_npu.planviews.sections import all_sections
+from nanochat_npu.planviews.value import as_json
+from nanochat_npu.tables import Section
 
-__all__ = ["command"]
+__all__ = ["Planned", "command", "plan_with_estimate"]
+
+CompareOption = Annotated[str | None, typer.Option("--compare", metavar="SPEC", help=_("Show the differences to another spec."), show_default=False)]
+SweepOption = Annotated[
+    str | None, typer.Option("--sweep", metavar="KEY=A,B,C", help=_("One line for each value, for example run.model.depth=12,20,26."), show_default=False)
+]
+PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help=_("Draw the sweep (.svg or .png); without --sweep over nodes."), show_default=False)]
+ExplainOption = Annotated[
+    str | None, typer.Option("--explain-estimate", metavar="TERM", help=_("Formula, inputs and sources of a figure; 'list' names them."), show_default=False)
+]
+PriceOption = Annotated[str | None, typer.Option("--price", metavar="3.0CNY", help=_("Price of an NPU-hour."), show_default=False)]
+PricesOption = Annotated[
+    str | None, typer.Option("--prices", metavar="FILE", help=_("A table of prices by NPU type; 'public' for offers that were seen."), show_default=False)
+]
+CalibrationOption = Annotated[
+    Path | None, typer.Option("--calibration", metavar="FILE", help=_("A calibration beside the stored ones."), show_default=False)
+]
+PlanFileOption = Annotated[Path | None, typer.Option("--to", metavar="FILE", help=_("Put the plan aside; later: submit FILE."), show_default=False)]
+DEFAULT_NODES = "1,2,4,8"
 
 
-def command(spec: SpecArgument, set_: SetOption = None, output: OutputOption = OutputFormat.TEXT) -> None:
-    """Show what a spec will do, before anything is spent: model, batch, horizon, names. Needs no cluster and no torch."""
-    loaded = load_spec(spec, set_ or [])
+@dataclass(frozen=True)
+class Planned:
+    """A spec, its plan and its estimate."""
+
+    loaded: LoadedSpec
+    plan: Plan
+    estimate: Estimate
+    problems: tuple[str, ...] = ()
+
+
+def plan_with_estimate(source: str, overrides: list[str], calibrations: tuple[Calibration, ...] = ()) -> Planned:
+    """Load a spec, plan it and estimate it with what this computer knows.
+
+    Raises:
+        SpecError: The spec is wrong.
+    """
+    loaded = load_spec(source, overrides)
     plan = make_plan(loaded.spec, datetime.date.today())
+    host = this_host()
+    learnt = learn(inputs_of(plan, host), extra=calibrations, versions=_versions(plan))
+    return Planned(loaded, plan, estimate_plan(plan, learnt, host=host), learnt.problems)
+
+
+def _versions(plan: Plan) -> dict[str, str]:
+    """Versions that a calibration must share; what is on this computer is not looked at (that would import torch)."""
+    if not plan.wants_npus or plan.spec.backend == "local":
+        return {}
+    return {"cann": plan.spec.image.cann, "torch_npu": plan.spec.image.torch_npu}
+
+
+def command(
+    spec: SpecArgument, set_: SetOption = None, output: OutputOption = OutputFormat.TEXT, compare: CompareOption = None, sweep: SweepOption = None,
+    plot: PlotOption = None, explain_estimate: ExplainOption = None, price: PriceOption = None, prices: PricesOption = None,
+    calibration: CalibrationOption = None, to: PlanFileOption = None,
+) -> None:
+    """Show what a spec will do, take and cost, before anything is spent. Needs no cluster, no network and no torch."""
+    _one_of(compare=compare, sweep=sweep or plot, explain_estimate=explain_estimate)
+    overrides = [*(set_ or []), *_price_overrides(spec, set_ or [], price, prices)]
+    calibrations = _read_calibration(calibration)
+    if sweep is not None or plot is not None:
+        _sweep(spec, overrides, sweep or f"resources.nodes={DEFAULT_NODES}", plot, calibrations, output)
+        return
+    planned = plan_with_estimate(spec, overrides, calibrations)
+    if explain_estimate is not None:
+        _explain(planned, explain_estimate, output)
+    elif compare is not None:
+        from nanochat_npu.planviews.tables import comparison
+
+        other = plan_with_estimate(compare, overrides, calibrations)
+        _show([comparison((planned.plan.name, planned.estimate), (other.plan.name, other.estimate))], output)
+    else:
+        _show_plan(spec, planned, set_ or [], output)
+    if to is not None:
+        from nanochat_npu import planfile
+
+        planfile.save(to, planned.plan, planned.loaded, overrides, as_json(planned.estimate, planned.plan.today))
+        console.say_next(f"nanochat-npu submit {to}")
+    check_budget(planned.estimate)
+
+
+def _one_of(**given: object) -> None:
+    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if len(names) > 1:
+        raise UsageError(_("{one} and {two} cannot go together").format(one=names[0], two=names[1]))
+
+
+def _price_overrides(source: str, overrides: list[str], price: str | None, table: str | None) -> list[str]:
+    if price is None and table is None:
+        return []
+    from nanochat_npu.prices import price_from_flag, price_from_table, price_overrides
+
+    today = datetime.date.today()
+    if price is not None:
+        return price_overrides(price_from_flag(price, today))
+    npu = load_spec(source, overrides).spec.resources.npu
+    return price_overrides(price_from_table(table or "", npu.value if npu else None, today))
+
+
+def _read_calibration(path: Path | None) -> tuple[Calibration, ...]:
+    if path is None:
+        return ()
+    from nanochat_npu.calibration import read_file
+
+    return (read_file(path),)
+
+
+def _show(sections: list[Section], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        console.json_data(tables.to_json(sections))
+    else:
+        console.data(tables.to_markdown(sections) if output is OutputFormat.MARKDOWN else tables.to_text(sections))
+
+
+def _show_plan(source: str, planned: Planned, overrides: list[str], output: OutputFormat) -> None:
+    plan = planned.plan
     sections = plan_sections(plan)
     if output is OutputFormat.JSON:
-        advice = [problem.as_json() for problem in loaded.advice]
-        console.json_data({**plan_values(plan), **tables.to_json(sections), "advice": advice})
-    elif output is OutputFormat.MARKDOWN:
-        console.data(tables.to_markdown(sections))
+        advice = [problem.as_json() for problem in planned.loaded.advice]
+        values: dict[str, Any] = {**plan_values(plan), **tables.to_json(sections), **as_json(planned.estimate, plan.today), "advice": advice}
+        console.json_data(values)
     else:
-        console.data(tables.to_text(sections))
-    say_advice(loaded.advice)
-    console.say_next(f"nanochat-npu submit {spec}" + "".join(f" --set {override}" for override in set_ or []))
+        _show([*sections, *all_sections(planned.estimate, plan.today)], output)
+    for problem in planned.problems:
+        console.say(problem)
+    say_advice(planned.loaded.advice)
+    console.say_next(f"nanochat-npu submit {source}" + "".join(f" --set {override}" for override in overrides))
+
+
+def _sweep(source: str, overrides: list[str], sweep: str, plot: Path | None, calibrations: tuple[Calibration, ...], output: OutputFormat) -> None:
+    key, equals, values = sweep.partition("=")
+    wanted = [value.strip() for value in values.split(",") if value.strip()]
+    if not equals or not key or not wanted:
+        raise UsageError(_("a sweep is KEY=A,B,C"), where="--sweep", hint="--sweep run.model.depth=12,20,26")
+    points: list[tuple[str, Estimate]] = []
+    for value in wanted:
+        try:
+            points.append((value, plan_with_estimate(source, [*overrides, f"{key}={value}"], calibrations).estimate))
+        except SpecError as error:
+            console.say(_("{key}={value} is left out: {reason}").format(key=key, value=value, reason=error.problems[0].message))
+    if not points:
+        raise UsageError(_("no value of the sweep is possible"), where="--sweep")
+    if plot is not None:
+        from nanochat_npu.plot import plot_sweep
+
+        plot_sweep(plot, key, points)
+        console.say(_("drawn: {file}").format(file=plot))
+    from nanochat_npu.planviews.tables import sweep as sweep_section
+
+    _show([sweep_section(key, points)], output)
+
+
+def _explain(planned: Planned, term: str, output: OutputFormat) -> None:
+    from nanochat_npu.estimate.explain import explain, explainable
+    from nanochat_npu.planviews.tables import explanation
+
+    names = explainable(planned.estimate)
+    if term == "list":
+        console.data("\n".join(names))
+        return
+    found = explain(planned.estimate, term)
+    if found is None:
+        raise UsageError(_("no figure '{name}' in this estimate").format(name=term), where="--explain-estimate", hint=_("there are: {names}").format(names=", ".join(names)))
+    _show([explanation(found)], output)

@@ -70,7 +70,7 @@ class Site:
         pull_gb_per_s: Registry to node.
         storage_gb_per_s: One rank to the output volume.
         download_gb_per_s: Shards from their origin or mirror.
-        start_s: Process start, device and HCCL initialisation, first step.
+        start_s: Process start, device and HCCL initialisation, first step; None: what the chip usually takes.
         detect_s: From a failure until somebody notices; collectives time out after 30 minutes by default.
         npu_mtbf_h: Geometric middle of 9,200 and 240,000 h per NPU, the two readings of what Huawei published.
     """
@@ -79,7 +79,7 @@ class Site:
     pull_gb_per_s: float = 0.1
     storage_gb_per_s: float = 0.5
     download_gb_per_s: float = 0.05
-    start_s: float = 120.0
+    start_s: float | None = None
     detect_s: float = 1080.0
     npu_mtbf_h: float = 47_000.0
 

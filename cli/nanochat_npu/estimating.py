@@ -1,0 +1,185 @@
+"""From a plan to its estimate: what the spec says, what this computer is, and what was measured before."""
+
+import datetime
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanochat.contract import DataSource
+from nanochat_npu import calibration
+from nanochat_npu.errors import BudgetError, SpecFieldError
+from nanochat_npu.estimate import (
+    Budget,
+    Calibration,
+    Electricity,
+    Estimate,
+    Inputs,
+    Knowledge,
+    Price,
+    Site,
+    Stack,
+    Storage,
+    estimate,
+)
+from nanochat_npu.i18n import _
+from nanochat_npu.jobs import home_dir
+from nanochat_npu.ledger import Ledger, LedgerError
+from nanochat_npu.plan import Plan, billed_npus
+from nanochat_npu.spec import Backend, JobSpec
+
+__all__ = ["Host", "Learnt", "check_budget", "check_price", "estimate_plan", "inputs_of", "learn", "over_budget", "this_host"]
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+CONVERSATIONS = 444_071_936
+"""Tokens of an epoch of the chat mixture: 847 steps of 2^19 (leideng/nanochat-ascend, d20 fine-tuning)."""
+TOY_CONVERSATIONS = 400_000
+
+
+@dataclass(frozen=True)
+class Host:
+    """The computer that local jobs run on."""
+
+    cores: int = 1
+    memory_bytes: int | None = None
+    has_npus: bool = False
+
+
+def this_host() -> Host:
+    """This computer."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Host(len(os.sched_getaffinity(0)), memory if memory > 0 else None, Path("/dev/davinci_manager").exists())
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What was measured before, and what could not be read of it."""
+
+    knowledge: Knowledge
+    problems: tuple[str, ...] = ()
+
+
+def learn(inputs: Inputs, home: Path | None = None, extra: tuple[Calibration, ...] = (), versions: dict[str, str] | None = None) -> Learnt:
+    """Calibrations and past jobs of this state folder; what cannot be read is left out, and said."""
+    folder = home or home_dir()
+    records, problems = calibration.load_all(folder)
+    past = {}
+    try:
+        past = Ledger.of(folder).ratios(chip=inputs.chip, stack=str(inputs.stack))
+    except LedgerError as error:
+        problems.append(_("past jobs are not counted: {reason}").format(reason=error))
+    return Learnt(Knowledge((*records, *extra), versions or {}, {tier: past[tier] for tier in past if tier in ("A", "B", "C", "D")}), tuple(problems))  # type: ignore[misc]
+
+
+def bytes_of(quantity: str) -> int:
+    """Bytes of a Kubernetes quantity."""
+    number = quantity.rstrip("kKMGTi")
+    return int(float(number) * _UNITS[quantity[len(number):]])
+
+
+def _chip(spec: JobSpec, host: Host) -> str:
+    """What the ranks compute on. A local job without NPUs in this computer runs on its cores, whatever the spec names."""
+    if spec.resources.npus_per_node == 0 or (spec.backend is Backend.LOCAL and not host.has_npus):
+        return "cpu"
+    return str(spec.resources.npu.value) if spec.resources.npu else "910B"
+
+
+def _stack(spec: JobSpec) -> Stack:
+    if spec.estimate.stack != "auto":
+        return Stack(spec.estimate.stack)
+    return Stack.GRAPH if spec.run.compile else Stack.EAGER
+
+
+def _cpu(spec: JobSpec, host: Host, world_size: int) -> tuple[float, int | None]:
+    """Cores and bytes of one CPU rank: local ranks share this computer, simulated nodes too."""
+    resources = spec.resources
+    stated = bytes_of(resources.memory) if resources.memory else None
+    if spec.backend is Backend.LOCAL:
+        total = min(x for x in (stated, host.memory_bytes) if x is not None) if stated or host.memory_bytes else None
+        return host.cores / world_size, total // world_size if total else None
+    ranks = spec.ranks_per_node
+    return (resources.cpu or 1.0) / ranks, stated // ranks if stated else None
+
+
+def _price(spec: JobSpec) -> Price | None:
+    price = spec.price
+    return None if price is None else Price(price.per_npu_hour, price.currency, price.source, price.date, price.low, price.high)
+
+
+def inputs_of(plan: Plan, host: Host | None = None) -> Inputs:
+    """The plan as the estimate reads it. Without a host, local jobs are taken to run on one core."""
+    spec, place = plan.spec, host or Host()
+    cores, memory = _cpu(spec, place, plan.world_size)
+    chip = _chip(spec, place)
+    assumed, price = spec.estimate, spec.price
+    toy = spec.run.data.source is DataSource.TOY
+    return Inputs(
+        run=plan.run, shape=plan.shape, horizon=plan.horizon, nodes=spec.resources.nodes, ranks_per_node=spec.ranks_per_node, chip=chip, stack=_stack(spec),
+        billed_per_node=billed_npus(spec) // spec.resources.nodes if chip != "cpu" else 0, cores_per_rank=cores, memory_bytes=memory,
+        pulls_image=spec.backend is Backend.VOLCANO, conversations_tokens=TOY_CONVERSATIONS if toy else CONVERSATIONS,
+        site=Site(
+            image_gb=assumed.image_gb, pull_gb_per_s=assumed.pull_gb_per_s, storage_gb_per_s=assumed.storage_gb_per_s,
+            download_gb_per_s=assumed.download_gb_per_s, start_s=assumed.start_s,
+        ),
+        price=_price(spec), storage=Storage(price.storage_gb_month) if price and price.storage_gb_month is not None else None,
+        electricity=Electricity(price.per_kwh, price.pue, price.host_frac) if price and price.per_kwh is not None else None,
+        budget=Budget(spec.budget.max_total, _max_hours(spec), spec.budget.basis, spec.budget.on_limit),
+    )
+
+
+def _max_hours(spec: JobSpec) -> float | None:
+    limits = [hours for hours in (spec.budget.max_hours, spec.lifecycle.max_hours) if hours]
+    return min(limits) if limits else None
+
+
+def check_price(spec: JobSpec, today: datetime.date) -> None:
+    """Refuses a price from the future.
+
+    Raises:
+        SpecFieldError: The date has not come yet.
+    """
+    if spec.price is not None and spec.price.date > today:
+        message = _("{date} has not come yet; today is {today}").format(date=spec.price.date, today=today)
+        raise SpecFieldError(message, where="price.date", hint=_("the day on which the price held"))
+
+
+def estimate_plan(plan: Plan, learnt: Learnt | None = None, *, host: Host | None = None) -> Estimate:
+    """The estimate of a plan on a computer, with what is known.
+
+    Raises:
+        SpecFieldError: The price is dated in the future.
+    """
+    check_price(plan.spec, plan.today)
+    inputs = inputs_of(plan, host)
+    known = learnt.knowledge if learnt is not None else Knowledge()
+    return estimate(inputs, known)
+
+
+def over_budget(result: Estimate) -> list[str]:
+    """Sentences about each limit that the estimate exceeds; none if it keeps them."""
+    budget, found = result.inputs.budget, []
+    hours, total = result.hours, result.cost.total
+    quantile = "p90" if budget.basis == "p90" or hours.p50 is None else "p50"
+    value = getattr(hours, quantile)
+    if budget.max_hours is not None and value > budget.max_hours:
+        found.append(_("{hours:.1f} h ({quantile}) are more than max_hours {limit:g}").format(hours=value, quantile=quantile.upper(), limit=budget.max_hours))
+    if budget.max_total is not None and total is not None:
+        cost = getattr(total, quantile)
+        if cost > budget.max_total:
+            found.append(
+                _("{cost:,.0f} {currency} ({quantile}) are more than budget.max_total {limit:,.0f}").format(
+                    cost=cost, currency=result.cost.currency, quantile=quantile.upper(), limit=budget.max_total
+                )
+            )
+    return found
+
+
+def check_budget(result: Estimate) -> None:
+    """Refuses a job that its budget does not allow, before anything is built.
+
+    Raises:
+        BudgetError: The estimate exceeds a limit (exit 8).
+    """
+    found = over_budget(result)
+    if found:
+        raise BudgetError("; ".join(found), where="budget", hint=_("see what would change it: nanochat-npu plan SPEC, then raise the limit or pull a lever"))
+
