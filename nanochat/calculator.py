@@ -11,6 +11,7 @@ import selectors
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from types import TracebackType
 
@@ -69,13 +70,13 @@ class Calculator:
                 [sys.executable, "-I", "-S", str(_WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 bufsize=0, env={},
             )
+            weakref.finalize(self, _end, self._process)
         return self._process
 
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+            _end(self._process)
             self._process = None
 
     def __enter__(self) -> "Calculator":
@@ -85,3 +86,12 @@ class Calculator:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Ends the process."""
         self.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and closes its pipes; also when a calculator is simply forgotten."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,96 @@
+"""``python -m nanochat chat``: talk to a trained model in the terminal, or ask one thing and leave."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nanochat.contract import ExitCode
+from nanochat.device import pick
+from nanochat.dialogue import Dialogue
+from nanochat.engine import PromptTooLong, Sampling
+from nanochat.errors import TrainerError
+from nanochat.trained import open_trained
+
+__all__ = ["main"]
+
+HELP = "/clear forgets what was said, /quit leaves (Ctrl-D too), Ctrl-C stops an answer"
+SIGINT_CODE = 130
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m nanochat chat", description="Talk to a trained model.")
+    parser.add_argument("--job-dir", type=Path, required=True, help="folder of the job")
+    parser.add_argument("--stage", choices=["pretrain", "sft", "rl"], help="stage whose model answers; default: the last trained")
+    parser.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
+    parser.add_argument("--prompt", help="answer this and leave; - reads it from standard input")
+    parser.add_argument("--temperature", type=float, default=0.6, help="0 always takes the likeliest token (default: %(default)s)")
+    parser.add_argument("--top-k", type=int, default=50, help="choose among the k likeliest tokens, 0: all (default: %(default)s)")
+    parser.add_argument("--top-p", type=float, default=1.0, help="choose among the likeliest tokens of this total probability")
+    parser.add_argument("--max-new-tokens", type=int, default=256, help="length of an answer, at most (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=42, help="equal seeds give equal answers (default: %(default)s)")
+    parser.add_argument("--device", default="auto", choices=["auto", "npu", "cuda", "cpu"])
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Chat; gives back the exit code."""
+    arguments = _arguments(argv)
+    try:
+        sampling = Sampling(arguments.max_new_tokens, arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+        trained = open_trained(arguments.job_dir, pick(arguments.device), stage=arguments.stage, step=arguments.step)
+        dialogue = Dialogue(trained, sampling)
+        if arguments.prompt is not None:
+            _say(dialogue, sys.stdin.read() if arguments.prompt == "-" else arguments.prompt)
+            return int(ExitCode.DONE)
+        return _talk(dialogue)
+    except TrainerError as error:
+        print(f"nanochat chat: {error}", file=sys.stderr)
+        return int(error.code)
+    except KeyboardInterrupt:
+        return SIGINT_CODE
+
+
+def _say(dialogue: Dialogue, text: str) -> None:
+    for piece in dialogue.answer(text):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def _talk(dialogue: Dialogue) -> int:
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (editing and history for input())
+    manifest = dialogue.trained.manifest
+    print(f"{manifest.stage}, step {manifest.step}, context {dialogue.engine.context} tokens. {HELP}", file=sys.stderr)
+    if not dialogue.trained.chats:
+        print("This model was only pretrained: it continues your text and does not answer.", file=sys.stderr)
+    while True:
+        try:
+            text = input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return int(ExitCode.DONE)
+        if text in ("/quit", "/exit"):
+            return int(ExitCode.DONE)
+        if text == "/clear":
+            dialogue.clear()
+        elif text == "/help":
+            print(HELP, file=sys.stderr)
+        elif text:
+            _turn(dialogue, text)
+
+
+def _turn(dialogue: Dialogue, text: str) -> None:
+    """One answer; Ctrl-C stops it and keeps the dialogue."""
+    before = dialogue.forgotten
+    try:
+        _say(dialogue, text)
+    except KeyboardInterrupt:
+        print("\n(stopped)", file=sys.stderr)
+    except PromptTooLong as error:
+        print(str(error), file=sys.stderr)
+    if dialogue.forgotten > before:
+        print(f"({dialogue.forgotten - before} older turns no longer fit and were forgotten)", file=sys.stderr)
