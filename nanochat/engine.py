@@ -18,7 +18,7 @@ from nanochat.errors import BadConfig, BadData
 from nanochat.model import GPT, KVCache
 from nanochat.tokenizer import Tokenizer
 
-__all__ = ["Completion", "Engine", "PromptTooLong", "Sampling", "Step", "choose"]
+__all__ = ["Completion", "Engine", "PromptTooLong", "Row", "Sampling", "Step", "choose"]
 
 Finish = Literal["stop", "length", "context"]
 """Why a row ended: it said so, it has as many tokens as were asked for, or the model's context is full."""
@@ -105,8 +105,14 @@ def choose(logits: torch.Tensor, sampling: Sampling, uniforms: Sequence[float]) 
     return (index if order is None else order.gather(1, index)).squeeze(1).tolist()
 
 
-class _Row:
-    """State of one row: what it still has to follow, and what it has said."""
+class Row:
+    """State of one row: what it still has to follow, and what it has said.
+
+    Args:
+        number: Which answer it is; comes back in each `Step`.
+        prompt: Its token ids.
+        random_key: Seeds its random numbers.
+    """
 
     def __init__(self, number: int, prompt: Sequence[int], random_key: str) -> None:
         self.number = number
@@ -118,6 +124,7 @@ class _Row:
         self._rng = random.Random(random_key)
 
     def uniform(self) -> float:
+        """The row's next random number in [0, 1)."""
         return self._rng.random()
 
 
@@ -170,7 +177,7 @@ class Engine:
         for prompt in prompts:
             self.check(prompt)
         keys = range(len(prompts)) if numbers is None else numbers
-        rows = [_Row(i, prompt, f"{sampling.seed} {key}") for i, (prompt, key) in enumerate(zip(prompts, keys, strict=True))]
+        rows = [Row(i, prompt, f"{sampling.seed} {key}") for i, (prompt, key) in enumerate(zip(prompts, keys, strict=True))]
         if not rows:
             return
         longest = max(map(len, prompts))
@@ -178,7 +185,7 @@ class Engine:
         while rows:
             tokens = self._next_tokens(rows, logits, sampling)
             for row, token in zip(rows, tokens, strict=True):
-                step = self._advance(row, token, sampling, cache.length)
+                step = self.advance(row, token, sampling, cache.length)
                 if step is not None:
                     yield step
             keep = [at for at, row in enumerate(rows) if not row.done]
@@ -222,7 +229,7 @@ class Engine:
 
     # -- one step -----------------------------------------------------------------------------------------------------
 
-    def _prefill(self, rows: list[_Row], max_len: int) -> tuple[KVCache, torch.Tensor]:
+    def _prefill(self, rows: list[Row], max_len: int) -> tuple[KVCache, torch.Tensor]:
         """Cache and last logits (B, V) after the tokens that all rows begin with; equal rows are computed once."""
         shared = min(len(row.prompt) for row in rows)
         cache = self.model.new_cache(len(rows), max_len)
@@ -241,7 +248,7 @@ class Engine:
         hidden = self.model.hidden(torch.tensor(tokens, dtype=torch.long, device=self.model.device), cache)
         return self.model.logits(hidden[:, -1])  # of the last position only: a prompt's other logits are not needed
 
-    def _next_tokens(self, rows: list[_Row], logits: torch.Tensor, sampling: Sampling) -> list[int]:
+    def _next_tokens(self, rows: list[Row], logits: torch.Tensor, sampling: Sampling) -> list[int]:
         led = [bool(row.forced) or row.done for row in rows]
         if all(led):
             chosen = [0] * len(rows)
@@ -249,8 +256,8 @@ class Engine:
             chosen = choose(logits, sampling, [0.0 if skip else row.uniform() for row, skip in zip(rows, led, strict=True)])
         return [row.forced[0] if row.forced else token for row, token in zip(rows, chosen, strict=True)]
 
-    def _advance(self, row: _Row, token: int, sampling: Sampling, position: int) -> Step | None:
-        """What the token means for a row; None where the row is finished already, or still within its prompt."""
+    def advance(self, row: Row, token: int, sampling: Sampling, position: int) -> Step | None:
+        """What the token at a position (0-based, so many tokens come before it) means for a row; None where the row is finished already, or still within its prompt."""
         if row.done:
             return None
         forced = bool(row.forced)
@@ -271,7 +278,7 @@ class Engine:
         row.done = finish is not None
         return Step(row.number, token, not forced, finish)
 
-    def _follow_call(self, row: _Row, token: int) -> None:
+    def _follow_call(self, row: Row, token: int) -> None:
         """Notes a call of the calculator; at its end the result is what the row has to say next."""
         if token == self._python[0]:
             row.call = []
