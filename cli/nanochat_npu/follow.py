@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
-from nanochat_npu import console, live, progress, units
+from nanochat_npu import console, lenient, live, progress, units
 from nanochat_npu.backends import ENDED, Backend, JobState, JobView
 from nanochat_npu.errors import JobFailed, JobTimeout
 from nanochat_npu.i18n import _
@@ -93,10 +93,10 @@ class PlainDisplay:
     def _worth_a_line(self, event: dict[str, Any]) -> bool:
         if event.get("event") != "step":
             return event.get("event") not in (None, "sample")
-        moment = event.get("t")
-        due = not isinstance(moment, (int, float)) or moment - self._last_step_t >= PLAIN_EVERY_S or event.get("step") == event.get("steps")
-        if due and isinstance(moment, (int, float)):
-            self._last_step_t = float(moment)
+        moment = lenient.moment(event.get("t"))
+        due = moment is None or moment - self._last_step_t >= PLAIN_EVERY_S or event.get("step") == event.get("steps")
+        if due and moment is not None:
+            self._last_step_t = moment
         return due
 
 
@@ -229,5 +229,6 @@ def raise_for_end(snapshot: Snapshot) -> None:
     )
 
 
-def _clock(moment: object) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(moment)) if isinstance(moment, (int, float)) else "        "
+def _clock(value: object) -> str:
+    moment = lenient.moment(value)
+    return time.strftime("%H:%M:%S", time.localtime(moment)) if moment is not None else "        "

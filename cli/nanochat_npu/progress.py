@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from nanochat_npu import units
+from nanochat_npu import lenient, units
 from nanochat_npu.i18n import _
 
 __all__ = ["Evaluation", "Progress", "StageRun", "describe"]
@@ -104,11 +104,11 @@ class Progress:
 
     def feed(self, event: dict[str, Any]) -> None:
         """Add one event; of an unknown kind only its time and stage are used."""
-        self.last_t = _number(event.get("t")) or self.last_t
-        attempt = _whole(event.get("attempt"))
+        self.last_t = lenient.moment(event.get("t")) or self.last_t
+        attempt = lenient.whole(event.get("attempt"))
         if attempt is not None and attempt != self.attempt:
             self.attempt, self.error, self.done = attempt, None, None
-        self.stage = _text(event.get("stage")) or self.stage
+        self.stage = lenient.text(event.get("stage")) or self.stage
         handler = getattr(self, f"_{event.get('event')}", None) if event.get("event") in _KINDS else None
         if handler is not None:
             handler(event)
@@ -121,41 +121,41 @@ class Progress:
         return (found[0], found[-1]) if found else None
 
     def _stage(self, event: dict[str, Any]) -> None:
-        index = _whole(event.get("index"))
-        self.stages_total = _whole(event.get("of")) or self.stages_total
-        run = self._run_of(_text(event.get("stage")), index)
-        run.status = _text(event.get("status")) or run.status
+        index = lenient.whole(event.get("index"))
+        self.stages_total = lenient.whole(event.get("of")) or self.stages_total
+        run = self._run_of(lenient.text(event.get("stage")), index)
+        run.status = lenient.text(event.get("status")) or run.status
         if run.status == "start":
-            run.started_s = run.started_s or _number(event.get("t"))
-        took = _number(event.get("took_s"))
+            run.started_s = run.started_s or lenient.moment(event.get("t"))
+        took = lenient.number(event.get("took_s"))
         if took is not None and run.status == "end":
             run.took_s = took
         self.eta_s = None
 
     def _step(self, event: dict[str, Any]) -> None:
-        run = self._run_of(_text(event.get("stage")), None)
-        step, loss, speed = _whole(event.get("step")), _number(event.get("loss")), _number(event.get("tokens_per_s"))
+        run = self._run_of(lenient.text(event.get("stage")), None)
+        step, loss, speed = lenient.whole(event.get("step")), lenient.number(event.get("loss")), lenient.number(event.get("tokens_per_s"))
         before = run.tokens or 0
         run.step, run.loss, run.tokens_per_s = step if step is not None else run.step, loss, speed
-        run.steps = _whole(event.get("steps")) or run.steps
-        run.tokens = _whole(event.get("tokens")) or run.tokens
-        dt = _number(event.get("dt_s"))
+        run.steps = lenient.whole(event.get("steps")) or run.steps
+        run.tokens = lenient.whole(event.get("tokens")) or run.tokens
+        dt = lenient.number(event.get("dt_s"))
         if dt and run.tokens and run.tokens > before:
             run.busy_s, run.busy_tokens = run.busy_s + dt, run.busy_tokens + (speed * dt if speed else run.tokens - before)
         if step is not None and loss is not None:
             while run.curve and run.curve[-1][0] >= step:  # went back to a checkpoint
                 run.curve.pop()
             run.curve.append((step, loss, speed or 0.0))
-        self.eta_s = _number(event.get("eta_s"))
-        self.mfu_frac = _number(event.get("mfu_frac"))
-        self.memory_bytes = _number(event.get("memory_bytes")) or self.memory_bytes
+        self.eta_s = lenient.number(event.get("eta_s"))
+        self.mfu_frac = lenient.number(event.get("mfu_frac"))
+        self.memory_bytes = lenient.number(event.get("memory_bytes")) or self.memory_bytes
 
     def _eval(self, event: dict[str, Any]) -> None:
         run = self.run
         self.evaluations.append(
             Evaluation(
-                _text(event.get("stage")), run.index if run else 0, _whole(event.get("step")), _text(event.get("name")) or "?",
-                _number(event.get("value")), _whole(event.get("correct")), _whole(event.get("total")),
+                lenient.text(event.get("stage")), run.index if run else 0, lenient.whole(event.get("step")), lenient.text(event.get("name")) or "?",
+                lenient.number(event.get("value")), lenient.whole(event.get("correct")), lenient.whole(event.get("total")),
             )
         )
 
@@ -163,7 +163,7 @@ class Progress:
         self.checkpoint = {key: event.get(key) for key in ("stage", "step", "path", "size_bytes")}
 
     def _warning(self, event: dict[str, Any]) -> None:
-        self.warnings.append(_text(event.get("message")) or _text(event.get("code")))
+        self.warnings.append(lenient.text(event.get("message")) or lenient.text(event.get("code")))
 
     def _done(self, event: dict[str, Any]) -> None:
         self.done = event
@@ -188,36 +188,36 @@ _REMARKABLE = frozenset({"stage", "eval", "sample", "checkpoint", "warning", "do
 
 def describe(event: dict[str, Any]) -> str:
     """One event as a short line; total over kinds and fields."""
-    kind, stage = event.get("event"), _text(event.get("stage"))
+    kind, stage = event.get("event"), lenient.text(event.get("stage"))
     if kind == "step":
         return _step_text(event, stage)
     if kind == "stage":
         return _stage_text(event, stage)
     if kind == "eval":
         result = Evaluation(
-            stage, 0, None, _text(event.get("name")) or "?", _number(event.get("value")), _whole(event.get("correct")), _whole(event.get("total"))
+            stage, 0, None, lenient.text(event.get("name")) or "?", lenient.number(event.get("value")), lenient.whole(event.get("correct")), lenient.whole(event.get("total"))
         )
         return _("{where}: {name} {result}").format(where=_where(event, stage), name=result.name, result=result.text)
     if kind == "checkpoint":
-        size = _number(event.get("size_bytes"))
+        size = lenient.number(event.get("size_bytes"))
         return _("{where}: checkpoint {path}{size}").format(
-            where=_where(event, stage), path=_text(event.get("path")), size=f" ({units.size(size)})" if size else ""
+            where=_where(event, stage), path=lenient.text(event.get("path")), size=f" ({units.size(size)})" if size else ""
         )
     if kind == "sample":
         return _("{where}: sample {prompt}{text}").format(where=_where(event, stage), prompt=_line(event.get("prompt")), text=_line(event.get("text")))
     if kind == "warning":
-        return _("warning: {text}").format(text=_line(event.get("message")) or _text(event.get("code")))
+        return _("warning: {text}").format(text=_line(event.get("message")) or lenient.text(event.get("code")))
     if kind == "done":
         limit = event.get("reason") == "session_limit"
         return _("stopped at the session's limit") if limit else _("all stages are done")
     if kind == "error":
-        return _("error {code} {name}: {message}").format(code=event.get("code"), name=_text(event.get("name")), message=_line(event.get("message")))
+        return _("error {code} {name}: {message}").format(code=event.get("code"), name=lenient.text(event.get("name")), message=_line(event.get("message")))
     return f"{stage} {kind}".strip()
 
 
 def _step_text(event: dict[str, Any], stage: str) -> str:
     parts = [_where(event, stage)]
-    loss, speed, eta = (_number(event.get(key)) for key in ("loss", "tokens_per_s", "eta_s"))
+    loss, speed, eta = (lenient.number(event.get(key)) for key in ("loss", "tokens_per_s", "eta_s"))
     if loss is not None:
         parts.append(_("loss {loss}").format(loss=f"{loss:.4f}"))
     if speed is not None:
@@ -228,7 +228,7 @@ def _step_text(event: dict[str, Any], stage: str) -> str:
 
 
 def _stage_text(event: dict[str, Any], stage: str) -> str:
-    index, of, took = _whole(event.get("index")), _whole(event.get("of")), _number(event.get("took_s"))
+    index, of, took = lenient.whole(event.get("index")), lenient.whole(event.get("of")), lenient.number(event.get("took_s"))
     place = _(" ({number} of {of})").format(number=index + 1, of=of) if index is not None and of else ""
     if event.get("status") == "end":
         return _("stage {stage}{place} done{took}").format(
@@ -240,7 +240,7 @@ def _stage_text(event: dict[str, Any], stage: str) -> str:
 
 
 def _where(event: dict[str, Any], stage: str) -> str:
-    step, steps = _whole(event.get("step")), _whole(event.get("steps"))
+    step, steps = lenient.whole(event.get("step")), lenient.whole(event.get("steps"))
     if step is None:
         return stage
     return f"{stage} {step}/{steps}" if steps else f"{stage} {step}"
@@ -249,16 +249,3 @@ def _where(event: dict[str, Any], stage: str) -> str:
 def _line(value: object, limit: int = 100) -> str:
     text = " ".join(str(value).split()) if isinstance(value, str) else ""
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _number(value: object) -> float | None:
-    """The number in an event's field; NaN and infinity come as strings and are no number to show or to add up."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanochat.contract import describe
-from nanochat_npu import jobs, processes
+from nanochat_npu import jobs, lenient, processes
 from nanochat_npu.backends import ACTIVE, JobState, JobView, WorkerView
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import JobFolder
@@ -19,10 +19,10 @@ def view_of(folder: JobFolder) -> JobView:
     alive = jobs.is_locked(folder.lock_file)
     state, run, receipt = jobs.read_json(folder.state_file), jobs.read_json(folder.run_file), folder.receipt()
     view = JobView(
-        name=folder.name, backend="local", state=_state(state.get("state")), phase=_text(state.get("why")), owner=receipt.owner,
-        submission_id=receipt.submission_id, where=str(folder.path), attempt=_whole(state.get("attempt")), failures=_whole(state.get("failures")) or 0,
-        preemptions=_whole(state.get("preemptions")) or 0, exit_code=_whole(state.get("exit_code")), created_s=receipt.submitted_s or None,
-        started_s=_number(state.get("started_s")), ended_s=_number(state.get("ended_s")), world_size=_world_size(run),
+        name=folder.name, backend="local", state=_state(state.get("state")), phase=lenient.text(state.get("why")), owner=receipt.owner,
+        submission_id=receipt.submission_id, where=str(folder.path), attempt=lenient.whole(state.get("attempt")), failures=lenient.whole(state.get("failures")) or 0,
+        preemptions=lenient.whole(state.get("preemptions")) or 0, exit_code=lenient.whole(state.get("exit_code")), created_s=receipt.submitted_s or None,
+        started_s=lenient.moment(state.get("started_s")), ended_s=lenient.moment(state.get("ended_s")), world_size=_world_size(run),
         workers=_workers(state, alive=alive), extra={**_extra(folder, state), "stages": _stages(run)},
     )
     if view.state in ACTIVE and not alive:
@@ -37,41 +37,21 @@ def _state(value: object) -> JobState:
         return JobState.UNKNOWN
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def _world_size(run: dict[str, Any]) -> int | None:
-    world = _dict(run.get("world"))
-    nodes, ranks = _whole(world.get("nodes")), _whole(world.get("ranks_per_node"))
+    world = lenient.mapping(run.get("world"))
+    nodes, ranks = lenient.whole(world.get("nodes")), lenient.whole(world.get("ranks_per_node"))
     return nodes * ranks if nodes and ranks else None
 
 
 def _stages(run: dict[str, Any]) -> list[str]:
-    stages = _dict(run.get("run")).get("stages")
+    stages = lenient.mapping(run.get("run")).get("stages")
     return [stage for stage in stages if isinstance(stage, str)] if isinstance(stages, list) else []
 
 
 def _workers(state: dict[str, Any], *, alive: bool) -> tuple[WorkerView, ...]:
     views = []
-    for launcher in _list(state.get("launchers")):
-        node, code = _whole(launcher.get("node")) or 0, _whole(launcher.get("exit_code"))
+    for launcher in lenient.mappings(state.get("launchers")):
+        node, code = lenient.whole(launcher.get("node")) or 0, lenient.whole(launcher.get("exit_code"))
         word = "Running" if code is None and alive else "Gone" if code is None else "Succeeded" if code == 0 else "Failed"
         views.append(WorkerView(node, f"launcher {node}", word, where=f"pid {launcher.get('pid')}", exit_code=code, reason=describe(code) if code else ""))
     return tuple(views)
@@ -82,8 +62,8 @@ def _extra(folder: JobFolder, state: dict[str, Any]) -> dict[str, Any]:
     verdict = jobs.read_json(folder.path / "attempts" / str(attempts[-1]) / "verdict.json") if attempts else {}
     settings = jobs.read_json(folder.settings_file)
     return {
-        "attempts": _list(state.get("attempts")), "verdict": verdict or None, "supervisor_pid": folder.supervisor_pid,
-        "allowed_failures": _whole(settings.get("failures")), "allowed_preemptions": _whole(settings.get("preemptions")),
+        "attempts": lenient.mappings(state.get("attempts")), "verdict": verdict or None, "supervisor_pid": folder.supervisor_pid,
+        "allowed_failures": lenient.whole(settings.get("failures")), "allowed_preemptions": lenient.whole(settings.get("preemptions")),
     }
 
 
@@ -98,9 +78,9 @@ def _gone(folder: JobFolder) -> str:
 
 def _reason(view: JobView) -> str:
     """The sentence for what the supervisor wrote; "" for a reason that this version does not know."""
-    verdict = _dict(view.extra.get("verdict"))
+    verdict = lenient.mapping(view.extra.get("verdict"))
     code = view.exit_code if view.exit_code is not None else 0
-    failure = _("exit code {code}: {meaning}").format(code=code, meaning=_text(verdict.get("message")) or describe(code))
+    failure = _("exit code {code}: {meaning}").format(code=code, meaning=lenient.text(verdict.get("message")) or describe(code))
     again = _("submit the same spec again to go on")
     texts: dict[str, str] = {
         Why.STARTING: _("the supervisor is starting"),

@@ -13,8 +13,6 @@ import sys
 import time
 from pathlib import Path
 
-from nanochat.contract.events import encode
-
 
 def main() -> int:
     play = json.loads(sys.argv[1])
@@ -28,8 +26,8 @@ def main() -> int:
     if node == 0:
         with (folder / "events.jsonl").open("a") as file:
             for event in play.get("events", []):
-                kind, stage, fields = event["event"], event.get("stage", "pretrain"), {k: v for k, v in event.items() if k not in ("event", "stage")}
-                file.write(encode(kind, stage=stage, t=time.time(), attempt=attempt, fields=fields))
+                line = {"v": 1, "stage": "pretrain", "t": time.time(), "rank": 0, "attempt": attempt, **event}
+                file.write(json.dumps(line) + "\n")
     (folder / f"ready{node}").touch()
     other = "only_node" in play and play["only_node"] != node
     if play.get("wait") or other:
