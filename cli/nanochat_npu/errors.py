@@ -94,7 +94,7 @@ class Problem:
         """The line with a caret under the wrong token, or None where there is no file."""
         if self.source is None or self.column is None:
             return None
-        start = max(0, self.column - 1 - _EXCERPT_WIDTH // 2)
+        start = max(0, self.column - 1 - _EXCERPT_WIDTH // 2) if len(self.source) > _EXCERPT_WIDTH else 0
         text = self.source.replace("\t", " ")[start : start + _EXCERPT_WIDTH]
         before = _columns(text[: self.column - 1 - start])
         width = max(1, min(_columns(text[self.column - 1 - start :]), self.width))

@@ -66,7 +66,7 @@ def _adapt(text: str, name: str | None, overrides: list[str], environ: Mapping[s
     from nanochat_npu.yaml_edit import set_value
 
     taken = [(variable, field, environ[variable]) for variable, field in INIT_VARIABLES.items() if environ.get(variable)]
-    changes: "list[tuple[FieldPath, Any]]" = [(tuple(field.split(".")), parse_value(value)[0]) for _variable, field, value in taken]
+    changes: list[tuple[FieldPath, Any]] = [(tuple(field.split(".")), parse_value(value)[0]) for _variable, field, value in taken]
     changes += [(path, parse_value(value)[0]) for path, value in map(split_override, overrides)]
     if name is not None:
         changes.append((("name",), name))
