@@ -11,7 +11,7 @@ from golden_support import CLUSTER_SPECS, HERE, plan_of
 from nanochat.contract import ExitCode, RunFile, may_restart
 from nanochat_npu import marks
 from nanochat_npu.bundle import CONFIGMAPS, DOCKERFILE, JOB, RUN_JSON
-from nanochat_npu.errors import RenderError
+from nanochat_npu.errors import RenderError, SpecError
 from nanochat_npu.render import render
 
 FIELDS: dict[str, Any] = yaml.safe_load((HERE / "volcano_1_9_fields.yaml").read_text())
@@ -235,22 +235,13 @@ def test_resolved_digest_goes_into_the_job() -> None:
     assert json.loads(job["metadata"]["annotations"][marks.ANNOTATION_PLAN])["image"] == reference
 
 
-@pytest.mark.parametrize("variable", ["NANOCHAT_NODES", "RANK", "HCCL_IF_IP"])
-def test_variables_that_we_set_cannot_be_set_by_the_spec(variable: str) -> None:
-    with pytest.raises(RenderError, match=variable):
-        render(plan_of("one-server", f"env.{variable}='1'"))
-
-
-def test_operator_mode_needs_an_operator() -> None:
-    with pytest.raises(RenderError, match="writes rank tables"):
-        render(plan_of("plain-volcano", "rank_table.mode=operator"))
-
-
-def test_two_volumes_at_one_path_are_refused() -> None:
-    with pytest.raises(RenderError, match="same path: /output"):
-        render(plan_of("one-server", "storage.data.path=/output/"))
-
-
-def test_job_without_an_output_volume_is_refused() -> None:
-    with pytest.raises(RenderError, match=r"checkpoints would be lost"):
-        render(plan_of("one-server", "storage.output=null"))
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("env.NANOCHAT_NODES='1'", "NANOCHAT_NODES"), ("env.RANK='1'", "RANK"), ("env.HCCL_IF_IP='1'", "HCCL_IF_IP"),
+        ("cluster.platform=volcano", "operator|rank tables"), ("storage.data.path=/output/", "/output"), ("storage.output=null", "checkpoints would be lost"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_it_is_sent(override: str, message: str) -> None:
+    with pytest.raises((SpecError, RenderError), match=message):
+        render(plan_of("two-servers-operator", override))

@@ -6,14 +6,19 @@ Python packages that CANN needs), vllm-project/vllm-ascend#9490 (user 1000 needs
 
 import hashlib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from nanochat_npu import __version__
 from nanochat_npu.errors import ImageError
 from nanochat_npu.i18n import _
+from nanochat_npu.image.matrix import ImageSet, check, nearest
+from nanochat_npu.image.trainer_wheel import content_sha256, wheel_name
 from nanochat_npu.plan import Plan
+from nanochat_npu.quoting import TEMPLATES
 from nanochat_npu.spec import NpuType
 
-__all__ = ["ImagePlan", "describe_image", "image_reference"]
+__all__ = ["ImagePlan", "check_versions", "content_tag", "describe_image", "image_reference", "requirements_lock"]
 
 CANN_REGISTRY = "quay.io/ascend"
 """Where Huawei publishes CANN images (Ascend/cann-container-image); ``image.mirrors.registry`` replaces it."""
@@ -29,7 +34,6 @@ class ImagePlan:
     """One image, completely described; optional parts are empty, never None."""
 
     version: str
-    job: str
     base: str
     cann: str
     torch: str
@@ -48,16 +52,12 @@ class ImagePlan:
     wheel: str
     check_arguments: tuple[str, ...]
     labels: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
     @property
     def platform(self) -> str:
         """The platform as builders and registries call it."""
         return f"linux/{self.arch}"
-
-
-def wheel_name() -> str:
-    """File name of our own wheel of this version."""
-    return f"nanochat_npu-{__version__}-py3-none-any.whl"
 
 
 def describe_image(plan: Plan) -> ImagePlan:
@@ -67,6 +67,7 @@ def describe_image(plan: Plan) -> ImagePlan:
         ImageError: The description cannot become an image.
     """
     image = plan.spec.image
+    warnings = check_versions(plan)
     torch = image.torch_npu.split(".post")[0].split("rc")[0]
     index = image.mirrors.pip_torch or ""
     if image.arch == "amd64" and not index and not image.wheelhouse:
@@ -75,19 +76,43 @@ def describe_image(plan: Plan) -> ImagePlan:
             hint=_("name an index of CPU wheels (PyTorch's installation page has one), or image.wheelhouse"),
         )
     return ImagePlan(
-        version=__version__, job=plan.name, base=image.base or _official_base(plan), cann=image.cann, torch=torch, torch_npu=image.torch_npu,
+        version=__version__, base=image.base or _official_base(plan), cann=image.cann, torch=torch, torch_npu=image.torch_npu,
         python=image.python, os=image.os, arch=image.arch, user=plan.spec.security.run_as_user,
         torch_requirements=(f"torch=={torch}", f"torch_npu=={image.torch_npu}"),
         system_packages=() if image.wheelhouse else SYSTEM_PACKAGES[image.os], apt=image.os.startswith("ubuntu"), apt_mirror=image.mirrors.apt or "",
         torch_index=index, pip_options=("--index-url", image.mirrors.pip) if image.mirrors.pip else (),
         wheelhouse=image.wheelhouse or "", wheel=wheel_name(), check_arguments=(torch, image.torch_npu, image.python), labels=_labels(plan, torch),
+        warnings=warnings,
     )
+
+
+def check_versions(plan: Plan) -> tuple[str, ...]:
+    """Warnings about the versions of a spec's image.
+
+    Raises:
+        ImageError: They cannot work together; the nearest sets that do are in the hint.
+    """
+    image = plan.spec.image
+    wanted = ImageSet(image.torch_npu, image.cann, image.python, _chip(plan), image.arch)
+    known = [ImageSet(entry.torch_npu, entry.cann, entry.python) for entry in image.known_sets]
+    findings = check(wanted, known, own_base=image.base is not None)
+    refused = [finding for finding in findings if finding.level == "refuse"]
+    if refused:
+        raise ImageError(
+            "; ".join(finding.message for finding in refused), where=f"image.{refused[0].field}",
+            hint=_("sets that work: {sets}; see nanochat-npu image matrix").format(sets=" | ".join(map(str, nearest(wanted)))),
+            details={"nearest": [{"torch_npu": entry.torch_npu, "cann": entry.cann, "python": entry.python} for entry in nearest(wanted)]},
+        )
+    return tuple(finding.message for finding in findings)
+
+
+def _chip(plan: Plan) -> str:
+    return "a3" if plan.spec.resources.npu is NpuType.A910C else "910b"
 
 
 def _official_base(plan: Plan) -> str:
     image = plan.spec.image
-    chip = "a3" if plan.spec.resources.npu is NpuType.A910C else "910b"
-    return f"{(image.mirrors.registry or CANN_REGISTRY).rstrip('/')}/cann:{image.cann.lower()}-{chip}-{image.os}-py{image.python}"
+    return f"{(image.mirrors.registry or CANN_REGISTRY).rstrip('/')}/cann:{image.cann.lower()}-{_chip(plan)}-{image.os}-py{image.python}"
 
 
 def _labels(plan: Plan, torch: str) -> dict[str, str]:
@@ -102,10 +127,26 @@ def _labels(plan: Plan, torch: str) -> dict[str, str]:
     }
 
 
+def content_tag(dockerfile: str) -> str:
+    """A tag that follows from everything that goes into the image; the same input gives the same tag on any machine.
+
+    The base's digest counts when the Dockerfile names it; a base by tag counts as that tag.
+    """
+    parts = [dockerfile, requirements_lock(), (TEMPLATES / "check_image.py").read_text("utf-8"), (TEMPLATES / "entrypoint.sh").read_text("utf-8"), content_sha256()]
+    digest = hashlib.sha256("\0".join(hashlib.sha256(part.encode()).hexdigest() for part in parts).encode())
+    return f"{__version__}-{digest.hexdigest()[:12]}"
+
+
+@cache
+def requirements_lock() -> str:
+    """Text of the lock file: every Python package of the image but torch, torch_npu and ours, with hashes."""
+    return (Path(__file__).parent / "requirements.lock").read_text("utf-8")
+
+
 def image_reference(plan: Plan, dockerfile: str) -> str:
     """Reference by which the job names its image: the spec's own, or registry, repository and a tag that follows from the content."""
     image = plan.spec.image
     if image.ref:
         return image.ref
-    tag = image.tag or f"{__version__}-{hashlib.sha256(dockerfile.encode()).hexdigest()[:12]}"
+    tag = image.tag or content_tag(dockerfile)
     return f"{image.registry.rstrip('/')}/{image.repository}:{tag}" if image.registry else f"{image.repository}:{tag}"

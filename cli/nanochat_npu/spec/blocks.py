@@ -22,7 +22,7 @@ from nanochat_npu.spec.types import (
 )
 
 __all__ = [
-    "BudgetConfig", "ClusterConfig", "DriverMount", "EstimateConfig", "ImageConfig", "LifecycleConfig", "MirrorsConfig", "NetworkConfig", "PriceConfig", "RankTableConfig",
+    "BudgetConfig", "ClusterConfig", "DriverMount", "EstimateConfig", "ImageConfig", "KnownSet", "LifecycleConfig", "MirrorsConfig", "NetworkConfig", "PriceConfig", "RankTableConfig",
     "RankTableMode", "RankTableServer", "ResourcesConfig", "RetriesConfig", "SecretRef", "SecurityConfig", "StorageConfig", "TolerationConfig",
     "VolumeConfig",
 ]
@@ -50,6 +50,14 @@ class MirrorsConfig(Strict):
     proxy: str | None = Field(None, description="http(s) proxy, at build time only.")
 
 
+class KnownSet(Strict):
+    """Versions that somebody knows to work together, over the built-in table (``nanochat-npu image matrix``)."""
+
+    torch_npu: str
+    cann: str
+    python: str
+
+
 class ImageConfig(Strict):
     """The container image: one that we describe and build, or one that somebody else made."""
 
@@ -63,7 +71,9 @@ class ImageConfig(Strict):
     arch: Literal["arm64", "amd64"] = Field("arm64", description="CPU architecture of the NPU servers.")
     registry: str | None = Field(None, description="Where a built image is pushed: registry.example.com/project.")
     repository: str = Field("nanochat-npu", description="Image name below registry.")
+    plain_http: bool = Field(False, description="The registry has no TLS.")
     tag: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")] | None = Field(None, description="Default: derived from what goes into the image.")
+    known_sets: list[KnownSet] = Field(default_factory=list, description="Further sets of versions that are known to work here.")
     wheelhouse: str | None = Field(None, description="Folder of wheels to install from, without a network.")
     mirrors: MirrorsConfig = Field(default_factory=MirrorsConfig)
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
