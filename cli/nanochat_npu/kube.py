@@ -9,6 +9,7 @@ reads and deletes after a broken connection. A create whose answer was lost rais
 back (a deterministic name and a submission id tell whose object it is).
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -474,5 +475,11 @@ class Stream:
         if self._closed:
             return
         self._closed = True
+        # Closing waits for a reader that sits in the socket until the server says something; shutting down wakes it.
+        connection = getattr(self._response, "connection", None) or getattr(self._response, "_connection", None)
+        socket = getattr(connection, "sock", None)
+        if socket is not None:
+            with contextlib.suppress(OSError):
+                socket.shutdown(2)
         self._response.close()
         self._response.release_conn()

@@ -4,6 +4,7 @@ Takes about 8 s to start and 0.7 GB. Volcano itself is the stand-in (``standin``
 ``NANOCHAT_VOLCANO_BIN`` names a folder with vc-scheduler, vc-controller-manager and vc-webhook-manager.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -330,10 +331,8 @@ def _debug_config(folder: Path) -> str:
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait(10)
 
 
