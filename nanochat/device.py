@@ -20,7 +20,7 @@ import torch
 
 from nanochat.errors import BadConfig, DeviceLost
 
-__all__ = ["Device", "Kind", "peak_flops", "pick"]
+__all__ = ["Device", "Kind", "is_cpu_only", "peak_flops", "pick"]
 
 Denominator = Literal["vendor", "cube"]
 
@@ -151,6 +151,13 @@ class Device:
 
         activities = [profiler.ProfilerActivity.CPU] + [profiler.ProfilerActivity.CUDA] * (self.kind is Kind.CUDA)
         return profiler.profile(activities=activities, on_trace_ready=profiler.tensorboard_trace_handler(str(folder)))
+
+
+def is_cpu_only(wanted: str = "auto") -> bool:
+    """True if `pick` is sure to give a CPU. Asks no driver, so that a process may fork afterwards."""
+    if wanted != "auto":
+        return wanted == Kind.CPU
+    return importlib.util.find_spec("torch_npu") is None and not Path("/dev/nvidiactl").exists()
 
 
 def pick(wanted: str = "auto", local_rank: int = 0) -> Device:

@@ -7,7 +7,7 @@ of it within a second and not at a collective's 30-minute timeout.
 import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nanochat.errors import NotReady, PeerLost
 

@@ -97,7 +97,7 @@ class Rank:
         except SessionOver as over:
             self._done(over.reason, over.step, resumable=True)
             return self._leave()
-        except BaseException as error:  # noqa: BLE001  (the boundary: everything becomes a code, KeyboardInterrupt too)
+        except BaseException as error:
             return self._fail(error)
         self._done("finished", self.events.step, resumable=False)
         return self._leave()

@@ -168,4 +168,7 @@ class Launch:
 
 
 def _may_fork(run: RunFile) -> bool:
-    return run.world.device == "cpu"
+    """Only where no rank will touch an accelerator: neither NPU nor CUDA survive a fork of a process that knows them."""
+    from nanochat.device import is_cpu_only
+
+    return is_cpu_only(run.world.device)

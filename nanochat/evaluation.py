@@ -1,0 +1,138 @@
+"""What a model is measured by: bits per byte of the validation text, and answers to tasks. Shared by several stages.
+
+A failure on one rank must not leave the others in a collective, so every rank measures its share without speaking to
+anybody, and the shares, or what went wrong, are gathered afterwards.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import TypeVar
+
+import torch
+
+from nanochat.context import Context
+from nanochat.contract import DataSource
+from nanochat.data import Batch, Place, validation_batches
+from nanochat.engine import Engine, Sampling
+from nanochat.model import GPT
+from nanochat.tasks.common import Score, Task, score
+from nanochat.tasks.toy import toy_tasks
+from nanochat.tokenizer import Tokenizer
+
+__all__ = ["EvaluationFailed", "Evaluator", "nats_and_bytes"]
+
+SAMPLE_PROMPTS = ("", "The capital of France is", "If yesterday was Friday, then tomorrow will be", "The opposite of hot is")
+TOY_PROMPTS = ("", "What is 2 + 3?", "It was a sunny day. Pim")
+SAMPLE_TOKENS = 32
+
+T = TypeVar("T")
+
+
+class EvaluationFailed(RuntimeError):
+    """An evaluation failed on some rank; the model and its checkpoints are as they were."""
+
+
+@torch.inference_mode()
+def nats_and_bytes(model: GPT, batches: Iterable[Batch], token_bytes: torch.Tensor, *, check: Callable[[], None] = lambda: None) -> tuple[float, int]:
+    """Nats and bytes over the targets that stand for bytes; special tokens and -1 count for nothing.
+
+    Args:
+        model: In evaluation mode.
+        batches: Inputs and targets (B, T).
+        token_bytes: Bytes of each token id (V,), on the model's device.
+        check: Called before every batch; raises where a stop was asked for.
+    """
+    nats, total_bytes = 0.0, 0
+    for batch in batches:
+        check()
+        inputs, targets = batch.inputs.to(model.device), batch.targets.to(model.device)
+        losses = model(inputs, targets, reduction="none")
+        sizes = token_bytes[targets.clamp(min=0)] * (targets >= 0)
+        nats += float((losses * (sizes > 0)).sum())
+        total_bytes += int(sizes.sum())
+    return nats, total_bytes
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Measures a model of this job on all ranks together, and tells the results as events."""
+
+    context: Context
+    tokenizer: Tokenizer
+    place: Place
+    eval_tokens: int
+
+    def bpb(self, model: GPT, step: int, open_batches: Callable[[], Iterable[Batch]] | None = None) -> float:
+        """Bits per byte on the validation text, or on this rank's share of other batches.
+
+        Raises:
+            EvaluationFailed: On every rank, if it failed on one.
+        """
+        sizes = torch.tensor(self.tokenizer.token_bytes(), device=model.device)
+
+        def own() -> tuple[float, int]:
+            batches = open_batches() if open_batches else self._validation()
+            return nats_and_bytes(model, batches, sizes, check=self.context.stop.check)
+
+        parts = self._together("bpb", own)
+        nats, size = sum(part[0] for part in parts), sum(part[1] for part in parts)
+        value = nats / (math.log(2) * size) if size else math.nan
+        self._tell(step=step, name="bpb", value=value)
+        return value
+
+    def _validation(self) -> Iterable[Batch]:
+        return validation_batches(
+            self.context.run_file, self.tokenizer, self.place, self.context.job_dir, eval_tokens=self.eval_tokens
+        )
+
+    def answers(self, model: GPT, task: Task, step: int, limit: int | None = None, max_new_tokens: int = 64) -> Score:
+        """Answers to a task, each rank its share.
+
+        Raises:
+            EvaluationFailed: On every rank, if it failed on one.
+        """
+        peers = self.context.peers
+        engine = Engine(model, self.tokenizer)
+
+        def own() -> dict[str, object]:
+            return asdict(
+                score(engine, task, rank=peers.rank, world_size=peers.size, limit=limit, max_new_tokens=max_new_tokens)
+            )
+
+        parts = self._together(task.name, own)
+        total = Score(
+            task.name, sum(part["correct"] for part in parts), sum(part["total"] for part in parts),
+            tuple(tuple(entry) for part in parts for entry in part["wrong"])[:5],
+        )
+        self._tell(step=step, name=task.name, value=total.accuracy, correct=total.correct, total=total.total)
+        return total
+
+    def toy_answers(self, model: GPT, step: int) -> dict[str, Score]:
+        """Scores of the tiny world's tasks by name."""
+        return {task.name: self.answers(model, task, step, max_new_tokens=24) for task in toy_tasks()}
+
+    def samples(self, model: GPT, step: int) -> None:
+        """Tell a few continuations; rank 0 only."""
+        engine = Engine(model, self.tokenizer)
+        prompts = TOY_PROMPTS if self.context.run.data.source is DataSource.TOY else SAMPLE_PROMPTS
+        ids = [[self.tokenizer.bos_id, *self.tokenizer.encode(prompt)] for prompt in prompts]
+        sampling = Sampling(max_new_tokens=SAMPLE_TOKENS, temperature=0.0)
+        for prompt, completion in zip(prompts, engine.complete(ids, sampling), strict=True):
+            self.context.events.emit("sample", step=step, prompt=prompt, text=engine.text(completion))
+
+    def _together(self, name: str, own: Callable[[], T]) -> list[T]:
+        """Every rank's result in order of ranks."""
+        try:
+            report: dict[str, object] = {"result": own()}
+        except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+            report = {"error": f"rank {self.context.peers.rank}: {type(error).__name__}: {error}"}
+        reports = self.context.peers.gather(report)
+        problem = next((entry["error"] for entry in reports if "error" in entry), None)
+        if problem is not None:
+            raise EvaluationFailed(f"{name}: {problem}")
+        return [entry["result"] for entry in reports]  # type: ignore[misc]
+
+    def _tell(self, **fields: object) -> None:
+        if self.context.is_first:
+            self.context.events.emit("eval", **fields)

@@ -1,0 +1,100 @@
+"""Stage sft: teaches a pretrained model to answer, on conversations; only what the assistant says is trained on."""
+
+from typing import Any
+
+from nanochat.artifacts import about, find_checkpoint, load_tokenizer, shape_of
+from nanochat.checkpoint import Checkpoints, Manifest
+from nanochat.context import Context
+from nanochat.contract import ModelShape, Stage
+from nanochat.data import Place
+from nanochat.data.sft import build_sft_loader, epoch_steps, sft_validation_batches
+from nanochat.errors import BadConfig, BadData
+from nanochat.evaluation import Evaluator
+from nanochat.feed import Rows
+from nanochat.loop import Loop, Plan
+from nanochat.model import GPT, build
+from nanochat.optim import LearningRates, MuonAdamW, build_optimizer
+from nanochat.schedule import FineTuneSchedule
+
+__all__ = ["check", "run"]
+
+STAGE = Stage.SFT.value
+BASE = Stage.PRETRAIN.value
+
+
+def check(context: Context) -> None:
+    """A pretrained model and its tokenizer are there.
+
+    Raises:
+        BadData: They are not.
+    """
+    load_tokenizer(context)
+    find_checkpoint(context, (BASE,))
+
+
+def run(context: Context) -> dict[str, Any]:
+    """Fine-tune; gives back loss, bpb before and after, and tokens."""
+    tokenizer = load_tokenizer(context)
+    base = find_checkpoint(context, (BASE,))
+    shape = shape_of(base)
+    model = build(shape, context.device.compute_dtype(context.run.dtype), context.device.torch)
+    optimizer = build_optimizer(model, _rates(context), context.comm)
+    checkpoints = Checkpoints(
+        context.job_dir, STAGE, context.peers, context.events, context.run.checkpoint, about(context, shape, tokenizer)
+    )
+    manifest = checkpoints.restore(optimizer, model.load_state_dict) if context.run.resume != "never" else None
+    if manifest is None:
+        _start_from(context, base, optimizer, model)
+    place = _place(context, shape)
+    steps = context.run.sft.steps or context.peers.first_does(lambda: epoch_steps(context.run_file, tokenizer, place))
+    loader = build_sft_loader(context.run_file, tokenizer, place)
+    evaluator = Evaluator(context, tokenizer, place, context.run.sft.eval_tokens)
+    loop = Loop(context, model, optimizer, _schedule(context, steps), Rows(loader, context), _plan(context, place, steps), checkpoints)
+
+    def batches() -> Any:
+        return sft_validation_batches(context.run_file, tokenizer, place, eval_tokens=context.run.sft.eval_tokens)
+
+    loop.evaluate = lambda step: {"bpb": evaluator.bpb(model, step, batches)}
+    if manifest is not None:
+        loop.resume(manifest)
+    try:
+        return loop.run()
+    finally:
+        loader.close()
+
+
+def _place(context: Context, shape: ModelShape) -> Place:
+    batch = context.run.sft.device_batch or context.run.pretrain.device_batch
+    return Place(context.comm.rank, context.comm.size, batch, shape.sequence_len)
+
+
+def _start_from(context: Context, base: Manifest, optimizer: MuonAdamW, model: GPT) -> None:
+    """Take over weights and optimizer state: the moments fit the weights, and cold ones would shake them."""
+    source = Checkpoints(base.folder.parents[2], BASE, context.peers, context.events, context.run.checkpoint)
+    if source.restore(optimizer, model.load_state_dict) is None:
+        raise BadData("the pretrained model cannot be loaded", where=str(base.folder))
+
+
+def _rates(context: Context) -> LearningRates:
+    """Pretraining's rates; `FineTuneSchedule` scales them down."""
+    config = context.run.pretrain
+    return LearningRates(
+        config.embedding_lr, config.unembedding_lr, config.matrix_lr, config.scalar_lr, batch_scale=config.batch_lr_scale or 1.0
+    )
+
+
+def _schedule(context: Context, steps: int) -> FineTuneSchedule:
+    config = context.run.sft
+    return FineTuneSchedule(steps, config.init_lr_frac, config.warmup_frac, config.warmdown_frac, config.final_lr_frac)
+
+
+def _plan(context: Context, place: Place, steps: int) -> Plan:
+    config, pretrain = context.run.sft, context.run.pretrain
+    micro = place.device_batch * place.sequence_len * place.world_size
+    batch = config.tokens_per_step or pretrain.tokens_per_step or micro
+    if batch % micro:
+        raise BadConfig(f"{batch} tokens per step are not a multiple of {micro}", where="run.sft.tokens_per_step")
+    return Plan(
+        steps=steps, tokens_per_step=batch, grad_accum=batch // micro, eval_every=config.eval_every, masked=True,
+        max_session_s=pretrain.max_session_s, checkpoint=context.run.checkpoint,
+    )
