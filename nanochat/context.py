@@ -17,7 +17,7 @@ from nanochat.stopping import StopSignal
 __all__ = ["Context", "SessionOver"]
 
 
-class SessionOver(Exception):  # noqa: N818  (not an error: the job ends well, and may be resumed)
+class SessionOver(Exception):
     """A session limit was reached: a checkpoint is written, the job leaves with 0 and can be resumed.
 
     Args:
