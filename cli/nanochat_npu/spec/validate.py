@@ -14,7 +14,6 @@ from nanochat_npu.spec.rules import check
 
 __all__ = ["validate"]
 
-_TEXT_EXPECTED = frozenset({"string_type", "literal_error", "enum", "date_type"})
 _PLACEHOLDER_NAME = "unnamed"
 
 
@@ -53,7 +52,8 @@ def _reread(data: dict[str, Any], errors: list[ErrorDetails], raw: Mapping[Field
     changed = False
     for error in errors:
         path, value = tuple(error["loc"]), error["input"]
-        if error["type"] in _TEXT_EXPECTED and path in raw and not isinstance(value, str) and raw[path] and value is not None:
+        text_helps = error["type"] == "string_type" or f"'{raw.get(path)}'" in str(error.get("ctx", {}).get("expected", ""))
+        if text_helps and path in raw and not isinstance(value, str) and raw[path] and value is not None:
             changed = _put(data, path, raw[path]) or changed
         elif error["type"] in ("int_type", "int_from_float") and isinstance(value, float) and value.is_integer() and "e" in raw.get(path, "").lower():
             changed = _put(data, path, int(value)) or changed
