@@ -52,8 +52,8 @@ class Informer:
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
         self._lock = threading.Lock()
-        self._live: dict[str, dict[str, Any]] = {}
-        self._gone: dict[str, dict[str, Any]] = {}
+        self._live: dict[tuple[str, str], dict[str, Any]] = {}
+        self._gone: dict[tuple[str, str], dict[str, Any]] = {}
         self._synced = threading.Event()
         self._error: NanochatNpuError | None = None
         self._stream: Stream | None = None
@@ -86,19 +86,19 @@ class Informer:
             raise self._error
 
     def objects(self) -> list[dict[str, Any]]:
-        """What exists now, sorted by name."""
+        """What exists now, sorted by namespace and name."""
         with self._lock:
-            return [self._live[name] for name in sorted(self._live)]
+            return [self._live[key] for key in sorted(self._live)]
 
-    def get(self, name: str) -> dict[str, Any] | None:
-        """One object that exists, or None."""
+    def get(self, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """One object that exists, or None; the namespace is the scope's unless that is all."""
         with self._lock:
-            return self._live.get(name)
+            return self._live.get((namespace or self._scope.namespace or "", name))
 
-    def last_seen(self, name: str) -> dict[str, Any] | None:
+    def last_seen(self, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         """An object that existed once, as it was when it went; None if it exists or was never seen."""
         with self._lock:
-            return self._gone.get(name)
+            return self._gone.get((namespace or self._scope.namespace or "", name))
 
     # ---- the thread ------------------------------------------------------------------------------------------------
 
@@ -136,11 +136,11 @@ class Informer:
         scope = self._scope
         page = self._kube.list(scope.resource, scope.namespace, labels=scope.labels, fields=scope.fields)
         self.relists += 1
-        fresh = {partial.text(obj, "metadata", "name"): obj for obj in page.objects}
+        fresh = {_key(obj): obj for obj in page.objects}
         with self._lock:
-            self._gone.update({name: obj for name, obj in self._live.items() if name not in fresh})
-            for name in fresh:
-                self._gone.pop(name, None)
+            self._gone.update({key: obj for key, obj in self._live.items() if key not in fresh})
+            for key in fresh:
+                self._gone.pop(key, None)
             self._live = fresh
         self._synced.set()
         self._changed()
@@ -174,15 +174,15 @@ class Informer:
         kind, obj = partial.text(change, "type"), partial.mapping(change, "object")
         if kind == "ERROR":
             raise self._stream_error(obj)
-        name, version = partial.text(obj, "metadata", "name"), partial.text(obj, "metadata", "resourceVersion")
-        if kind in ("ADDED", "MODIFIED", "DELETED") and name:
+        key, version = _key(obj), partial.text(obj, "metadata", "resourceVersion")
+        if kind in ("ADDED", "MODIFIED", "DELETED") and key[1]:
             with self._lock:
                 if kind == "DELETED":
-                    self._live.pop(name, None)
-                    self._gone[name] = obj
+                    self._live.pop(key, None)
+                    self._gone[key] = obj
                 else:
-                    self._live[name] = obj
-                    self._gone.pop(name, None)
+                    self._live[key] = obj
+                    self._gone.pop(key, None)
             self._changed()
         return version
 
@@ -192,6 +192,10 @@ class Informer:
         error = error_of(call, Reply(code, json.dumps({"kind": "Status", **status}).encode()))
         # Whatever ends a stream (a server that shuts down says 500), a new list is the way on; a refusal shows up there.
         return error if isinstance(error, (ExpiredError, BusyError)) else ExpiredError(_("the watch ended: {error}").format(error=error))
+
+
+def _key(obj: dict[str, Any]) -> tuple[str, str]:
+    return partial.text(obj, "metadata", "namespace"), partial.text(obj, "metadata", "name")
 
 
 def _pause_s(tries: int) -> float:
