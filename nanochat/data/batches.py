@@ -79,7 +79,7 @@ class RowStream(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Epoch of what is read next."""
+        """Epoch of the oldest that is not trained on yet, 0-based."""
         ...
 
     def fill(self, row: np.ndarray) -> RowStats:

@@ -146,7 +146,7 @@ def build_loader(
     order = ChunkOrder(corpus, run.seed, rows)
     read = document_reader(corpus, tokenizer)
     streams = [
-        Stream(i, order, read, tokenizer.bos_id, buffer_documents(rows)) for i in range(place.rank, rows, place.world_size)
+        Stream(i, order, read, tokenizer.bos_id, buffer_documents(rows, order.documents)) for i in range(place.rank, rows, place.world_size)
     ]
     identity = {
         "version": STATE_VERSION, "packing": "bestfit", "split": split, "corpus": corpus.fingerprint, "tokenizer": tokenizer.fingerprint,
@@ -156,9 +156,12 @@ def build_loader(
     return Loader(maker, prefetch)
 
 
-def buffer_documents(streams: int) -> int:
-    """Documents among which one stream seeks the best fit: about 4,096 over all streams, so that the first batch comes soon."""
-    return max(8, min(64, 4096 // streams))
+def buffer_documents(streams: int, documents: int) -> int:
+    """Documents among which one stream seeks the best fit: about 4,096 over all streams, so that the first batch comes soon.
+
+    Not more than a stream has in an epoch: a buffer that spans epochs would only be tokenised again and again.
+    """
+    return max(4, min(64, 4096 // streams, documents // streams))
 
 
 def document_reader(corpus: Corpus, tokenizer: Tokenizer) -> DocumentReader:
@@ -188,7 +191,7 @@ def validation_batches(
     read = document_reader(corpus, tokenizer)
     pending: list[np.ndarray] = []
     for index in range(place.rank, count, place.world_size):
-        stream = Stream(index, order, read, tokenizer.bos_id, buffer_documents(count))
+        stream = Stream(index, order, read, tokenizer.bos_id, buffer_documents(count, order.documents))
         stream.limit_to_epochs(1)
         for _ in range(total // count + (index < total % count)):
             if stream.ended:

@@ -87,8 +87,8 @@ class Stream:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the document that is read next."""
-        return self._chunk.epoch
+        """Epoch of the oldest document that is not trained on yet, 0-based."""
+        return self._order.chunk(self.index, self._pieces[0].ordinal).epoch if self._pieces else self._chunk.epoch
 
     def limit_to_epochs(self, epochs: int) -> None:
         """Lets the stream end after so many epochs; `fill` then pads, see `ended`."""

@@ -69,8 +69,8 @@ class ConversationStream:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the conversation that is read next."""
-        return self._order.chunk(self.index, self._ordinal).epoch
+        """Epoch of the oldest conversation that is not trained on yet, 0-based."""
+        return self._order.chunk(self.index, self._held[0].ordinal if self._held else self._ordinal).epoch
 
     def limit_to_epochs(self, epochs: int) -> None:
         """Lets the stream end after so many epochs, see `ended`."""
@@ -109,7 +109,7 @@ class ConversationStream:
     def _refill(self) -> None:
         barren = 0
         while len(self._held) < self._capacity:
-            if self._epochs is not None and self.epoch >= self._epochs:
+            if self._epochs is not None and self._order.chunk(self.index, self._ordinal).epoch >= self._epochs:
                 return
             entries = self._entries(self._ordinal)
             if len(entries):
@@ -171,7 +171,7 @@ def build_sft_loader(run_file: RunFile, tokenizer: Tokenizer, place: Place, *, p
     order = ChunkOrder(_AsCorpus(conversations), run_file.run.seed, rows)
     render = _renderer(conversations, tokenizer, place.sequence_len + 1)
     streams = [
-        ConversationStream(i, order, render, buffer_documents(rows)) for i in range(place.rank, rows, place.world_size)
+        ConversationStream(i, order, render, buffer_documents(rows, len(conversations))) for i in range(place.rank, rows, place.world_size)
     ]
     identity = {
         "version": 1, "packing": "sft", "split": "train", "corpus": conversations.fingerprint, "tokenizer": tokenizer.fingerprint,
