@@ -27,7 +27,7 @@ from nanochat_npu.ledger import Ledger, LedgerError
 from nanochat_npu.plan import Plan, billed_npus
 from nanochat_npu.spec import Backend, JobSpec
 
-__all__ = ["Host", "Learnt", "check_budget", "check_price", "estimate_plan", "inputs_of", "learn", "over_budget", "this_host"]
+__all__ = ["Host", "Learnt", "check_budget", "check_price", "estimate_here", "estimate_plan", "inputs_of", "learn", "over_budget", "this_host"]
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 CONVERSATIONS = 444_071_936
@@ -152,6 +152,12 @@ def estimate_plan(plan: Plan, learnt: Learnt | None = None, *, host: Host | None
     inputs = inputs_of(plan, host)
     known = learnt.knowledge if learnt is not None else Knowledge()
     return estimate(inputs, known)
+
+
+def estimate_here(plan: Plan) -> Estimate:
+    """The estimate of a plan with all that this computer and its state folder know."""
+    host = this_host()
+    return estimate_plan(plan, learn(inputs_of(plan, host)), host=host)
 
 
 def over_budget(result: Estimate) -> list[str]:

@@ -1,6 +1,8 @@
 """``status``: how one job is doing."""
 
 from nanochat_npu import console, tables
+from nanochat_npu.accounts import settle_seen
+from nanochat_npu.accounts_view import estimate_section
 from nanochat_npu.i18n import _
 from nanochat_npu.locate import Where, job_backend
 from nanochat_npu.options import BackendOption, ContextOption, JobArgument, NamespaceOption, OutputFormat, OutputOption
@@ -19,11 +21,13 @@ def command(
     at = job_backend(job, where)
     view, source, progress = at.get(job), at.events(job), Progress()
     try:
-        progress.feed_all(source.poll())
+        seen = source.poll()
+        progress.feed_all(seen)
     finally:
         source.close()
+    settle_seen(view, seen)
     snapshot = Snapshot.of(view, progress)
-    made = sections(STATUS_SECTIONS, snapshot)
+    made = sections([*STATUS_SECTIONS, estimate_section], snapshot)
     if output is OutputFormat.JSON:
         console.json_data({**job_json(snapshot), **tables.to_json(made)})
         return

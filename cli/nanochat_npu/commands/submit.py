@@ -7,14 +7,17 @@ from typing import Annotated
 import typer
 import yaml
 
-from nanochat_npu import console, tables
+from nanochat_npu import console, planfile, tables
+from nanochat_npu.accounts import note_submission
 from nanochat_npu.backends import Backend, Outcome, Submission, Submitted, connect
+from nanochat_npu.estimate import Estimate
+from nanochat_npu.estimating import check_budget, estimate_here
 from nanochat_npu.follow import Options, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
-from nanochat_npu.load import load_spec
 from nanochat_npu.options import BackendChoice, OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
 from nanochat_npu.periods import parse_seconds
 from nanochat_npu.plan import Plan, make_plan
+from nanochat_npu.planviews.sections import short_lines
 from nanochat_npu.progress import Progress
 from nanochat_npu.resume import resume_overrides
 from nanochat_npu.spec import JobSpec
@@ -42,17 +45,20 @@ def command(
     """Start a job. The same spec again attaches to it, or lets it go on from its newest checkpoint if it had ended."""
     timeout_s = parse_seconds(wait_timeout, "--wait-timeout")
     overrides = [*(set_ or []), *([f"backend={backend.value}"] if backend else [])]
-    loaded = load_spec(spec, overrides)
+    loaded = planfile.load(spec, overrides)
     if resume_from is not None:
-        loaded = load_spec(spec, [*resume_overrides(resume_from, loaded.spec, overrides), *overrides])
+        loaded = planfile.load(spec, [*resume_overrides(resume_from, loaded.spec, overrides), *overrides])
     plan = make_plan(loaded.spec, datetime.date.today())
     submission = Submission(plan, spec_text(loaded.spec), rerun=rerun, origin=tuple(sys.argv[1:]))
     if dry_run:
         _show(preview(submission), plan, output)
         return
+    estimated = estimate_here(plan)
+    check_budget(estimated)
     at = backend_of(plan)
-    _confirm(at, plan, yes=yes)
+    _confirm(at, plan, estimated, yes=yes)
     submitted = at.submit(submission)
+    _note(plan, estimated, submitted)
     if follow_ or timeout_s is not None:
         _follow(at, submitted, timeout_s, output)
     else:
@@ -89,8 +95,19 @@ def _show(files: dict[str, str], plan: Plan, output: OutputFormat) -> None:
     console.say(_("nothing was started (--dry-run)"))
 
 
-def _confirm(backend: Backend, plan: Plan, *, yes: bool) -> None:
-    """Ask before a cluster's NPUs are taken; on a terminal only, since a script has nobody to ask."""
+def _note(plan: Plan, estimated: Estimate, submitted: Submitted) -> None:
+    """A line in the ledger for what was really started."""
+    if submitted.outcome is Outcome.ATTACHED:
+        return
+    trouble = note_submission(plan, estimated)
+    if trouble is not None:
+        console.say(_("the ledger has no line for this job: {reason}").format(reason=trouble))
+
+
+def _confirm(backend: Backend, plan: Plan, estimated: Estimate, *, yes: bool) -> None:
+    """Ask before a cluster's NPUs are taken; on a terminal only, since a script has nobody to ask. What it will take is said anyway."""
+    for line in short_lines(estimated):
+        console.say(line)
     if backend.name == "local" or yes or not console.is_interactive():
         return
     spec = plan.spec

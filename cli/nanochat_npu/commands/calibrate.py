@@ -1,0 +1,173 @@
+"""``calibrate``: measure speed and memory with a short run of the very job, so that plans of it are sure."""
+
+import datetime
+import platform
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nanochat.contract import events as contract_events
+from nanochat.contract import layout
+from nanochat_npu import calibration, console, tables
+from nanochat_npu.backends import JobState, Submission
+from nanochat_npu.commands.submit import backend_of, spec_text
+from nanochat_npu.errors import JobFailed, UsageError
+from nanochat_npu.estimate import Calibration
+from nanochat_npu.estimate.actual import StepTimes, step_times
+from nanochat_npu.estimating import inputs_of, this_host
+from nanochat_npu.follow import Options, follow, make_display, raise_for_end
+from nanochat_npu.i18n import _
+from nanochat_npu.jobs import JobFolder, Store, home_dir
+from nanochat_npu.load import load_spec
+from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
+from nanochat_npu.plan import Plan, make_plan
+from nanochat_npu.planviews import words
+from nanochat_npu.tables import Section
+
+__all__ = ["command", "record_of"]
+
+STEPS, DROP = 40, 10
+"""The first steps choose kernels and fill caches; the median of the next thirty was within 1.6 % of a whole run (PR 492)."""
+CHEAP_STEPS, CHEAP_DROP = 3, 1
+STALL = 1.03
+
+StepsOption = Annotated[int, typer.Option("--steps", min=4, help=_("Optimiser steps to run."))]
+DropOption = Annotated[int, typer.Option("--drop", min=1, help=_("Steps at the beginning that do not count."))]
+CheapOption = Annotated[bool, typer.Option("--cheap", help=_("Three steps only; the interval of plans is twice as wide."))]
+FromOption = Annotated[
+    str | None, typer.Option("--from-job", metavar="JOB", help=_("Take the steps of a job that ran here instead of running one."), show_default=False)
+]
+
+
+def command(
+    spec: SpecArgument, set_: SetOption = None, steps: StepsOption = STEPS, drop: DropOption = DROP, cheap: CheapOption = False, from_job: FromOption = None,
+    yes: YesOption = False, output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Run a few steps of exactly this job, at its own depth, batch and ranks, and keep what they took."""
+    if cheap:
+        steps, drop = CHEAP_STEPS, CHEAP_DROP
+    if drop >= steps - 1:
+        raise UsageError(_("of {steps} steps, {drop} do not count: nothing would be left").format(steps=steps, drop=drop), where="--drop")
+    overrides = set_ or []
+    plan = make_plan(load_spec(spec, overrides).spec, datetime.date.today())
+    folder = Store(home_dir()).folder(from_job) if from_job else _measure(spec, overrides, plan, steps, yes=yes)
+    measured = _read_steps(folder, drop)
+    record = record_of(plan, measured, folder, cheap=cheap)
+    path = calibration.save(home_dir(), record)
+    _show(record, path, output)
+    console.say_next(f"nanochat-npu plan {spec}" + "".join(f" --set {override}" for override in overrides))
+
+
+def _measure(spec: str, overrides: list[str], plan: Plan, steps: int, *, yes: bool) -> JobFolder:
+    """Runs the first steps of the job under another name; its own folder and checkpoints stay as they are."""
+    if plan.spec.backend != "local":
+        raise UsageError(
+            _("on a cluster, calibrate with a job: submit it with run.pretrain.stop_at_step, collect it, then use --from-job"),
+            where="backend", hint=f"nanochat-npu submit {spec} --set name={_name(plan)} --set run.pretrain.stop_at_step={steps} --follow",
+        )
+    stages = [stage for stage in ("data", "tokenizer") if stage in plan.run.stages] + ["pretrain"]
+    short = [
+        *overrides, f"name={_name(plan)}", f"run.stages=[{', '.join(stages)}]", f"run.pretrain.stop_at_step={min(steps, plan.horizon.steps)}",
+        f"run.pretrain.steps={plan.horizon.steps}", "run.pretrain.eval_every=0", "run.tracking.logger=none", "run.resume=never",
+        "run.checkpoint.every_minutes=null",
+    ]
+    loaded = load_spec(spec, short)
+    small = make_plan(loaded.spec, datetime.date.today())
+    backend = backend_of(small)
+    question = _("Run {steps} steps of {name} here?").format(steps=steps, name=plan.name)
+    if console.is_interactive() and not console.confirm(question, yes=yes):
+        raise typer.Abort
+    submitted = backend.submit(Submission(small, spec_text(loaded.spec), rerun=True, origin=("calibrate", spec)))
+    followed = follow(backend, submitted.job.name, make_display(), Options(owned=True))
+    if followed.snapshot.job.state not in (JobState.SUCCEEDED, JobState.SUSPENDED):
+        raise_for_end(followed.snapshot)
+        raise JobFailed(_("the calibration run did not end well"), where=submitted.job.name, hint=f"nanochat-npu logs {submitted.job.name}")
+    return Store(home_dir()).folder(submitted.job.name)
+
+
+def _name(plan: Plan) -> str:
+    return f"calibrate-{plan.name}"[:54].rstrip("-")
+
+
+def _events(folder: JobFolder) -> list[dict[str, Any]]:
+    """Events of the newest attempt."""
+    for attempt in reversed(folder.attempts):
+        try:
+            with layout.events_file(folder.path, attempt).open(encoding="utf-8", errors="replace") as file:
+                return list(contract_events.parse_lines(file))
+        except OSError:
+            continue
+    return []
+
+
+def _read_steps(folder: JobFolder, drop: int) -> StepTimes:
+    measured = step_times(_events(folder), drop=drop)
+    if measured is None:
+        raise UsageError(_("there are no steps beyond the first {drop} in this job").format(drop=drop), where=folder.name, hint=_("run more steps, or drop fewer: --steps, --drop"))
+    return measured
+
+
+def _started(folder: JobFolder) -> float | None:
+    """Seconds from the start of the processes until the first stage."""
+    events = _events(folder)
+    first = next((event["t"] for event in events if event.get("event") == "stage"), None)
+    attempts = [item for item in folder_attempts(folder) if isinstance(item.get("started_s"), (int, float))]
+    return float(first) - float(attempts[-1]["started_s"]) if first is not None and attempts and first > attempts[-1]["started_s"] else None
+
+
+def folder_attempts(folder: JobFolder) -> list[dict[str, Any]]:
+    """What the supervisor noted about a job's attempts."""
+    from nanochat_npu.jobs import read_json
+
+    listed = read_json(folder.state_file).get("attempts")
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+
+
+def _eval_speed(folder: JobFolder, plan: Plan) -> float | None:
+    """Validation tokens per second: the evaluation between the stage's start and its first step, if there was one."""
+    events = [event for event in _events(folder) if event.get("stage") == "pretrain"]
+    start = next((event["t"] for event in events if event.get("event") == "stage" and event.get("status") == "start"), None)
+    first = next((event["t"] for event in events if event.get("event") == "eval"), None)
+    if start is None or first is None or first <= start:
+        return None
+    return float(plan.run.pretrain.eval_tokens / (first - start))
+
+
+def record_of(plan: Plan, measured: StepTimes, folder: JobFolder, *, cheap: bool = False) -> Calibration:
+    """What is kept of a measured run: its shape, where it ran, and what its steps took.
+
+    Raises:
+        UsageError: The run is of another batch than the plan.
+    """
+    inputs = inputs_of(plan, this_host())
+    if abs(measured.tokens_per_step - plan.horizon.tokens_per_step) > 0.02 * plan.horizon.tokens_per_step:
+        raise UsageError(
+            _("this job trained {seen:,} tokens per step, the plan has {planned:,}").format(seen=measured.tokens_per_step, planned=plan.horizon.tokens_per_step),
+            where=folder.name,
+        )
+    return Calibration(
+        chip=inputs.chip, stack=str(inputs.stack), depth=plan.shape.depth, width=plan.shape.width, device_batch=plan.run.pretrain.device_batch,
+        tokens_per_step=plan.horizon.tokens_per_step, sequence_len=plan.shape.sequence_len, vocab=plan.shape.padded_vocab, world_size=plan.world_size,
+        nodes=plan.spec.resources.nodes, window_pattern=plan.run.model.window_pattern, step_s=measured.median_s, mean_step_s=measured.mean_s,
+        steps=measured.count, measured_on=datetime.date.today().isoformat(), peak_bytes=measured.peak_bytes, start_s=_started(folder),
+        eval_tokens_per_s=_eval_speed(folder, plan), versions=folder.receipt().versions, host=platform.node(), cheap=cheap,
+    )
+
+
+def _show(record: Calibration, path: Path, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        console.json_data({"calibration": vars(record), "tokens_per_s": record.tokens_per_s, "stalls": record.stalls, "file": str(path)})
+        return
+    rows = [
+        (_("step"), _("median {median:.3f} s, mean {mean:.3f} s of {steps} steps").format(median=record.step_s, mean=record.mean_step_s, steps=record.steps)),
+        (_("speed"), _("{speed:,.0f} tokens/s").format(speed=record.tokens_per_s)),
+    ]
+    if record.peak_bytes:
+        rows.append((_("memory"), f"{record.peak_bytes / 1e9:.2f} GB"))
+    if record.start_s is not None:
+        rows.append((_("start-up"), words.hours(record.start_s / 3600)))
+    rows.append((_("kept in"), str(path)))
+    if record.stalls:
+        rows.append(("!", _("host stalls: the mean is {percent:.0f} % above the median, so the mean counts").format(percent=100 * (record.mean_step_s / record.step_s - 1))))
+    console.data(tables.to_text([Section("calibration", _("Calibration"), rows=tuple(rows))]))
