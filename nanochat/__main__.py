@@ -11,6 +11,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("nanochat.launch.command", "start the ranks of this node and watch them"),
     "rank": ("nanochat.rank", "one rank of a job (started by launch, or by torchrun)"),
     "chat": ("nanochat.chat", "talk to a trained model"),
+    "serve": ("nanochat.serve.command", "serve a trained model over HTTP"),
 }
 """Command: module with ``main(argv) -> int``, and what it does."""
 

@@ -1,0 +1,108 @@
+"""``python -m nanochat serve``: load a job's model and answer over HTTP."""
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+
+from nanochat.contract import ExitCode
+from nanochat.device import pick
+from nanochat.engine import Engine
+from nanochat.errors import TrainerError
+from nanochat.serve.app import Served, build_app
+from nanochat.serve.batcher import Batcher
+from nanochat.trained import open_trained
+
+__all__ = ["main"]
+
+TOKEN_VARIABLE = "NANOCHAT_SERVE_TOKEN"  # noqa: S105 - the name of a variable
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m nanochat serve", description="Serve a trained model over HTTP.")
+    parser.add_argument("--job-dir", type=Path, required=True, help="folder of the job")
+    parser.add_argument("--stage", choices=["pretrain", "sft", "rl"], help="stage whose model answers; default: the last trained")
+    parser.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
+    parser.add_argument("--host", default="127.0.0.1", help=f"address to listen on; anything but loopback needs {TOKEN_VARIABLE} (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--slots", type=int, default=16, help="answers written at the same time (default: %(default)s)")
+    parser.add_argument("--queue", type=int, default=64, help="requests that may wait (default: %(default)s)")
+    parser.add_argument("--name", help="model id in the protocol; default: the job's name")
+    parser.add_argument("--device", default="auto", choices=["auto", "npu", "cuda", "cpu"])
+    parser.add_argument("--idle-ttl-s", type=float, default=0.0, help="leave after this long without a request; 0: never")
+    return parser.parse_args(argv)
+
+
+def _serve(arguments: argparse.Namespace) -> Served:
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    loopback = arguments.host in LOOPBACK
+    if not loopback and token is None:
+        raise TrainerError(
+            f"{arguments.host} can be reached by others, and no token is set", where="--host", hint=f"set {TOKEN_VARIABLE}, or leave --host at 127.0.0.1",
+            code=ExitCode.USAGE,
+        )
+    if arguments.slots < 1 or arguments.queue < 0:
+        raise TrainerError("--slots has to be at least 1, --queue at least 0", code=ExitCode.USAGE)
+    trained = open_trained(arguments.job_dir, pick(arguments.device), stage=arguments.stage, step=arguments.step)
+    manifest = trained.manifest
+    batcher = Batcher(Engine(trained.model, trained.tokenizer), slots=arguments.slots, queue=arguments.queue)
+    facts = {
+        "job": arguments.job_dir.name, "stage": manifest.stage, "step": manifest.step, "chats": trained.chats,
+        "parameters": trained.model.shape.parameters.total, "depth": trained.model.shape.depth,
+    }
+    created = int((manifest.folder / "manifest.json").stat().st_mtime)
+    return Served(arguments.name or arguments.job_dir.name, batcher, created, token, loopback, facts=facts)
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Serve until SIGTERM or Ctrl-C; gives back the exit code."""
+    arguments = _arguments(argv)
+    try:
+        served = _serve(arguments)
+    except TrainerError as error:
+        print(f"serve: {error}", file=sys.stderr)
+        return int(error.code)
+    config = uvicorn.Config(
+        build_app(served), host=arguments.host, port=arguments.port, log_level="warning", timeout_graceful_shutdown=10, server_header=False
+    )
+    server = _Server(config, served, arguments.idle_ttl_s)
+    served.batcher.start()
+    try:
+        server.run()
+    finally:
+        served.batcher.stop()
+    return int(ExitCode.DONE) if server.started else int(ExitCode.NOT_READY)
+
+
+class _Server(uvicorn.Server):
+    """Says where it listens once it does, and leaves when nobody has asked for a while."""
+
+    def __init__(self, config: uvicorn.Config, served: Served, idle_ttl_s: float) -> None:
+        super().__init__(config)
+        self.served, self.idle_ttl_s = served, idle_ttl_s
+
+    async def startup(self, sockets: object = None) -> None:
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if not self.started or self.should_exit:
+            return
+        port = self.servers[0].sockets[0].getsockname()[1]
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        print(f"serving {self.served.name} on http://{host}:{port}", flush=True)
+        if self.idle_ttl_s > 0:
+            threading.Thread(target=self._watch_idle, name="idle", daemon=True).start()
+
+    def _watch_idle(self) -> None:
+        batcher, seen, since = self.served.batcher, -1, time.monotonic()
+        while not self.should_exit:
+            if batcher.counters.requests != seen or batcher.active or batcher.waiting:
+                seen, since = batcher.counters.requests, time.monotonic()
+            if time.monotonic() - since > self.idle_ttl_s:
+                print(f"no request for {self.idle_ttl_s:.0f} s: leaving", flush=True)
+                self.should_exit = True
+            time.sleep(min(1.0, self.idle_ttl_s / 4))
