@@ -43,6 +43,7 @@ COMMANDS: dict[str, Entry] = {
     "calibrate": Entry("calibrate", "Measure speed and memory here, so that plans are sure.", PLAN),
     "config": Entry("config", "Show every resolved value and where it came from.", PLAN),
     "render": Entry("render", "Write the exact files that would be used.", PLAN),
+    "build": Entry("build", "Build the container image of a spec and push it.", PLAN),
     "submit": Entry("submit", "Start a job, on a cluster or on this computer.", RUN),
     "cancel": Entry("cancel", "Stop a job; a checkpoint is written first.", RUN),
     "chat": Entry("chat", "Talk to a trained model.", RUN),
@@ -52,6 +53,7 @@ COMMANDS: dict[str, Entry] = {
     "logs": Entry("logs", "Show the output of a job's ranks.", SEE),
     "lint": Entry("lint", "Check anyone's Volcano and Ascend YAML.", CLUSTER),
     "ranktable": Entry("ranktable", "Make, check and show HCCL rank tables.", CLUSTER),
+    "image": Entry("image", "Versions, wheels and bill of materials of the container image.", CLUSTER),
 }
 """Name → module under ``nanochat_npu.commands``, help line, panel. Texts are translated when shown."""
 

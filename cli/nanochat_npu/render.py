@@ -17,7 +17,7 @@ from nanochat_npu.quoting import TEMPLATES, environment
 from nanochat_npu.spec import Backend
 from nanochat_npu.verify import parse_documents, verify_configmaps, verify_job
 
-__all__ = ["render", "render_run_json", "render_text"]
+__all__ = ["render", "render_dockerfile", "render_run_json", "render_text"]
 
 
 def render(plan: Plan, *, image: str | None = None) -> Bundle:
@@ -34,7 +34,7 @@ def render(plan: Plan, *, image: str | None = None) -> Bundle:
     run_json, entrypoint = render_run_json(plan), _file(ENTRYPOINT)
     files = {RUN_JSON: run_json, ENTRYPOINT: entrypoint}
     if plan.spec.backend is Backend.VOLCANO:
-        dockerfile = _dockerfile(plan)
+        dockerfile = render_dockerfile(plan)
         manifest = manifest_of(plan, image or image_reference(plan, dockerfile))
         files |= {
             **({DOCKERFILE: dockerfile} if dockerfile else {}),
@@ -72,7 +72,7 @@ def _fill(template: str, **values: object) -> str:
         raise RenderError(_("the template cannot be filled in: {reason}").format(reason=error), where=template, hint=_("this is a bug; please report the spec")) from error
 
 
-def _dockerfile(plan: Plan) -> str:
+def render_dockerfile(plan: Plan) -> str:
     """Text of the Dockerfile, or "" where the image is somebody else's."""
     return "" if plan.spec.image.ref else _fill("Dockerfile.j2", i=describe_image(plan))
 
