@@ -7,6 +7,7 @@ before any training.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,7 +78,7 @@ def open_folder(folder: Path) -> Splits:
     Raises:
         BadData: No usable file, a file that cannot be read or decoded, or fewer than two documents.
     """
-    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file() and not _hidden(path, folder))
+    files = sorted(_files(folder))
     if not files:
         raise BadData(f"no {', '.join(SUFFIXES)} file in this folder", where=str(folder))
     blocks = list(_blocks(files))
@@ -95,8 +96,23 @@ def open_folder(folder: Path) -> Splits:
     return Splits(FolderCorpus(f"{folder} (train)", "train", blocks), FolderCorpus(f"{folder} (val)", "val", blocks))
 
 
-def _hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+def _files(folder: Path) -> Iterator[Path]:
+    """Files of the known kinds, hidden ones and those in hidden folders left out; links are followed, each folder once."""
+
+    def refuse(error: OSError) -> None:
+        raise BadData(f"the folder cannot be read: {error.strerror}", where=str(error.filename)) from error
+
+    seen: set[Path] = set()
+    for parent, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        real = Path(parent).resolve()
+        if real in seen:  # a link that leads back
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(parent) / name for name in names if not name.startswith(".")]
+        # A link to nowhere is kept, so that reading it tells; a pipe or device would be waited for.
+        yield from (path for path in paths if path.suffix in SUFFIXES and (path.is_file() or not path.exists()))
 
 
 def _split(blocks: list[_Block], hashes: list[tuple[bytes, int, int]]) -> None:

@@ -9,7 +9,7 @@ is exact.
 
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ __all__ = ["UpstreamBatches"]
 BUFFER_DOCUMENTS = 1000
 DOCUMENTS_AT_ONCE = 128
 
-Reference = tuple[int, int, int, int]
-"""Where a document is: file, row group, document, and its number in the order of arrival."""
+Reference = tuple[int, int, int]
+"""Where a document is: file, row group, document."""
 
 
 class _SortedBuffer:
@@ -35,33 +35,35 @@ class _SortedBuffer:
 
     def __init__(self) -> None:
         self._lengths: list[int] = []
-        self._documents: dict[int, deque[tuple[Reference, np.ndarray]]] = {}
-        self._count = 0
+        self._documents: dict[int, deque[tuple[int, np.ndarray]]] = {}
+        self._held: dict[int, Reference] = {}  # by number of arrival, hence in the order of arrival
+        self._arrived = 0
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._held)
 
     def add(self, reference: Reference, tokens: np.ndarray) -> None:
         length = len(tokens)
         if length not in self._documents:
             insort(self._lengths, length)
             self._documents[length] = deque()
-        self._documents[length].append((reference, tokens))
-        self._count += 1
+        self._documents[length].append((self._arrived, tokens))
+        self._held[self._arrived] = reference
+        self._arrived += 1
 
     def take(self, room: int) -> tuple[np.ndarray, bool]:
         """The longest document that fits and True; or the shortest and False."""
         at = bisect_right(self._lengths, room) - 1
         length = self._lengths[max(at, 0)]
-        _, tokens = self._documents[length].popleft()
+        number, tokens = self._documents[length].popleft()
         if not self._documents[length]:
-            del self._documents[length]
-            self._lengths.remove(length)
-        self._count -= 1
+            del self._documents[length], self._lengths[max(at, 0)]
+        del self._held[number]
         return tokens, at >= 0
 
-    def references(self) -> list[Reference]:
-        return sorted((reference for documents in self._documents.values() for reference, _ in documents), key=lambda r: r[3])
+    def references(self) -> tuple[Reference, ...]:
+        """Where the documents are, in the order of arrival."""
+        return tuple(self._held.values())
 
 
 class UpstreamBatches:
@@ -93,7 +95,6 @@ class UpstreamBatches:
     def _restart(self, cursor: list[int]) -> None:
         self._cursor = cursor  # epoch, file, how many of this rank's row groups of the file are done, documents done in the group
         self._buffer = _SortedBuffer()
-        self._arrived = 0
         self._texts = self._documents()
 
     def _documents(self) -> Iterator[list[tuple[Reference, str]]]:
@@ -109,14 +110,12 @@ class UpstreamBatches:
             for first in range(offset, len(texts), DOCUMENTS_AT_ONCE):
                 end = min(first + DOCUMENTS_AT_ONCE, len(texts))
                 self._cursor = [epoch, file, done, end]
-                yield [((file, mine[done], i, self._arrived + i - first), texts[i]) for i in range(first, end)]
+                yield [((file, mine[done], i), texts[i]) for i in range(first, end)]
             self._cursor = [epoch, file, done + 1, 0]
 
     def _refill(self) -> None:
         while len(self._buffer) < BUFFER_DOCUMENTS:
-            arriving = next(self._texts)
-            self._arrived += len(arriving)
-            for reference, text in arriving:
+            for reference, text in next(self._texts):
                 self._buffer.add(reference, self._encode(text))
 
     def _encode(self, text: str) -> np.ndarray:
@@ -137,19 +136,22 @@ class UpstreamBatches:
                 stats.documents += 1
                 stats.cropped_tokens += 0 if fits else len(tokens) - taken
             stats.tokens += self._capacity
-        return batch_of(rows, self._tokenizer.bos_id, self._cursor[0], self.snapshot(), stats)
+        return batch_of(rows, self._tokenizer.bos_id, self._cursor[0], self._state(), stats)
+
+    def _state(self) -> tuple[list[int], tuple[Reference, ...]]:
+        return self._cursor, self._buffer.references()
 
     def snapshot(self) -> dict[str, Any]:
         """Cursor and the documents in the buffer."""
-        mine = {"cursor": list(self._cursor), "buffer": [list(reference) for reference in self._buffer.references()]}
+        return self.jsonable(self._state())
+
+    def jsonable(self, state: Any) -> dict[str, Any]:
+        """A batch's state as JSON."""
+        mine = {"cursor": list(state[0]), "buffer": [list(reference) for reference in state[1]]}
         return {
             "packing": "upstream", "corpus": self._corpus.fingerprint, "tokenizer": self._tokenizer.fingerprint,
             "world_size": self._world_size, "ranks": {str(self._rank): mine},
         }
-
-    def jsonable(self, state: Any) -> dict[str, Any]:
-        """The state itself."""
-        return state
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes to a state of the same world size."""
@@ -162,10 +164,11 @@ class UpstreamBatches:
                 )
         mine = state["ranks"][str(self._rank)]
         self._restart(list(mine["cursor"]))
-        for file, group, index, _ in mine["buffer"]:
-            text = self._corpus.read_group(file, group)[index]
-            self._buffer.add((file, group, index, self._arrived), self._encode(text))
-            self._arrived += 1
+        groups: dict[tuple[int, int], Sequence[str]] = {}
+        for file, group, index in mine["buffer"]:
+            if (file, group) not in groups:
+                groups[file, group] = self._corpus.read_group(file, group)
+            self._buffer.add((file, group, index), self._encode(groups[file, group][index]))
 
     def close(self) -> None:
         """Nothing to end."""

@@ -1,6 +1,7 @@
 """Order and packing: every document in every epoch, every token once, whatever the sizes."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_rows_are_full_and_begin_with_bos_and_pieces_run_in_order(lengths: list[
     rows = rows_of(make_streams(lengths_corpus(lengths), 2), capacity, 12)
     assert (rows >= 0).all() and (rows[:, :, 0] == BOS).all()
     for row in rows.reshape(-1, capacity):
-        for before, after in zip(row[:-1], row[1:], strict=True):
+        for before, after in pairwise(row):
             assert after == BOS or before == BOS or after == before + 1
 
 
