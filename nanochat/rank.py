@@ -31,6 +31,7 @@ from nanochat.launch.settings import read_run_file
 from nanochat.peers import VERDICT_KEY, Peers
 from nanochat.stages import run_stages
 from nanochat.stopping import StopSignal
+from nanochat.tracking import Tracker, choose_backend
 from nanochat.verdict import Verdict
 
 __all__ = ["main"]
@@ -84,6 +85,7 @@ class Rank:
         self.place, self.run_file = place, run
         self.stop = StopSignal()
         self.store: dist.Store | None = None
+        self.tracker: Tracker | None = None
         path = layout.events_file(place.job_dir, place.attempt) if place.rank == 0 else None
         self.events = EventLog(path, rank=place.rank, attempt=place.attempt)
 
@@ -111,6 +113,8 @@ class Rank:
         peers.join(self.run_file.start_timeout_s)
         device = pick(self.run_file.world.device, place.local_rank)
         comm = join(device, start_timeout_s=self.run_file.start_timeout_s) if place.size > 1 else Communicator()
+        if place.rank == 0 and (backend := choose_backend(self.run_file, place.job_dir)) is not None:
+            self.tracker = Tracker(backend, self.events, self.run_file.run.tracking.every_steps)
         guards = [BudgetGuard(self.run_file.budget, started)]
         return Context(self.run_file, place.job_dir, device, peers, comm, self.events, self.stop, guards)
 
@@ -119,8 +123,13 @@ class Rank:
             self.events.emit("done", reason=reason, step=step, resumable=resumable)
 
     def _leave(self) -> int:
-        self.events.close()
+        self._close()
         return int(ExitCode.DONE)
+
+    def _close(self) -> None:
+        if self.tracker is not None:
+            self.tracker.close()
+        self.events.close()
 
     def _fail(self, error: BaseException) -> int:
         """Exit code for an error; the verdict is written before this returns."""
@@ -132,7 +141,7 @@ class Rank:
                 publish(self.store, verdict)
         if verdict.code == ExitCode.INTERRUPTED:
             self._done("interrupted", self.events.step, resumable=True)
-        self.events.close()
+        self._close()
         print(f"rank {self.place.rank}: {verdict.message}", file=sys.stderr)
         return verdict.code
 
@@ -159,7 +168,7 @@ class Rank:
             traceback.print_exception(error, file=sys.stderr)
         return Verdict(
             int(code), self.place.rank, message, stage=self.events.stage, step=self.events.step, attempt=self.place.attempt,
-            where=getattr(error, "where", None), hint=hint,
+            where=error.where if isinstance(error, TrainerError) else None, hint=hint,
         )
 
     def _translate(self, error: BaseException) -> tuple[ExitCode, str, str | None]:
