@@ -1,12 +1,14 @@
-"""Changing values in the text of a spec without touching anything else: comments and layout stay as a person wrote them."""
+"""Writing YAML that reads back as it was meant, and changing single values in a text that a person wrote."""
 
 import json
 import re
 from typing import Any
 
+import yaml
+
 from nanochat_npu.yaml_source import FieldPath, Mark, YamlSource, parse_scalar, parse_yaml
 
-__all__ = ["set_value"]
+__all__ = ["dump_yaml", "set_value"]
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./@-][A-Za-z0-9_./@ -]*")
 
@@ -70,3 +72,20 @@ def _insert(source: YamlSource, path: FieldPath, value: Any) -> str:
         return text + ("" if text.endswith("\n") else "\n") + entry + "\n"
     indent = " " * (place.column - 1)
     return f"{text[:at]}{entry}\n{indent}{text[at:]}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML writes for YAML 1.1: it quotes ``on`` but not ``0E0``, which 1.2 reads as a number. Ours quotes by both."""
+
+    def represent_text(self, value: str) -> yaml.ScalarNode:
+        """A string, quoted wherever its plain form would be something else to us."""
+        same = parse_scalar(value) == value and isinstance(parse_scalar(value), str)
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=None if same else "'")
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def dump_yaml(data: Any) -> str:
+    """Plain data as YAML in the order it has; `parse_yaml` reads exactly the same data from it."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

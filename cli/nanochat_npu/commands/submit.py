@@ -5,7 +5,6 @@ import sys
 from typing import Annotated
 
 import typer
-import yaml
 
 from nanochat_npu import console, planfile, tables
 from nanochat_npu.accounts import note_submission
@@ -22,6 +21,7 @@ from nanochat_npu.progress import Progress
 from nanochat_npu.resume import resume_overrides
 from nanochat_npu.spec import JobSpec
 from nanochat_npu.views import RESULT_SECTIONS, Snapshot, job_json, sections
+from nanochat_npu.yaml_edit import dump_yaml
 
 __all__ = ["command", "spec_text"]
 
@@ -68,7 +68,7 @@ def command(
 def spec_text(spec: JobSpec) -> str:
     """The resolved spec as YAML: what was said, not what was left at its default. Loading it gives the same spec again."""
     said = spec.model_dump(mode="json", exclude_unset=True)
-    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)
+    return dump_yaml(said)
 
 
 def backend_of(plan: Plan) -> Backend:

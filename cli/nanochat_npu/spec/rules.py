@@ -5,6 +5,7 @@ They run before anything is built or sent: what fails here would fail on the clu
 
 import ipaddress
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from nanochat.contract import DataSource, Stage, neighbouring_batches
 from nanochat_npu.i18n import _
@@ -282,8 +283,24 @@ def _money(spec: JobSpec) -> Iterator[Finding]:
         yield Finding(("price", "high"), _("{high} is below per_npu_hour ({price})").format(high=price.high, price=price.per_npu_hour))
 
 
+def _text(spec: JobSpec) -> Iterator[Finding]:
+    """No control characters: neither an environment, nor a path, nor a terminal can take them."""
+    yield from _control_characters(spec.model_dump(mode="json"), ())
+
+
+def _control_characters(value: Any, path: FieldPath) -> Iterator[Finding]:
+    if isinstance(value, str):
+        odd = next((char for char in value if ord(char) < 32 and char not in "\n\t"), None)
+        if odd is not None:
+            yield Finding(path, _("control character U+{code:04X} in a text").format(code=ord(odd)))
+        return
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from _control_characters(item, (*path, key))
+
+
 RULES: tuple[Rule, ...] = (
-    _batch, _model, _names, _counts, _chip, _memory, _storage, _data_place, _environment, _hccl, _rank_table, _image, _security, _tolerations, _money,
+    _text, _batch, _model, _names, _counts, _chip, _memory, _storage, _data_place, _environment, _hccl, _rank_table, _image, _security, _tolerations, _money,
 )
 
 

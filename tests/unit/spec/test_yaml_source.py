@@ -65,7 +65,7 @@ def test_all_duplicates_are_listed_in_one_pass() -> None:
 
 
 def test_every_key_and_value_has_its_place() -> None:
-    source = parse_yaml("run:\n  model: {depth: 20}\n  stages: [pretrain, eval]\n".encode(), "job.yaml")
+    source = parse_yaml(b"run:\n  model: {depth: 20}\n  stages: [pretrain, eval]\n", "job.yaml")
     assert (source.keys[("run", "model", "depth")].line, source.keys[("run", "model", "depth")].column) == (2, 11)
     assert (source.values[("run", "model", "depth")].line, source.values[("run", "model", "depth")].column) == (2, 18)
     assert source.values[("run", "stages", 1)].column == 22
