@@ -114,7 +114,7 @@ def test_a_vocabulary_without_room_for_bytes_is_refused() -> None:
 
 
 def test_too_little_text_says_how_many_tokens_it_gives() -> None:
-    with pytest.raises(BadData, match="set run.tokenizer.vocab_size to 26[0-9] or less"):
+    with pytest.raises(BadData, match=r"set run\.tokenizer\.vocab_size to 26[0-9] or less"):
         Tokenizer.train(["abab"], 4096)
 
 
