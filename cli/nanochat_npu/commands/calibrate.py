@@ -1,8 +1,11 @@
 """``calibrate``: measure speed and memory with a short run of the very job, so that plans of it are sure."""
 
 import datetime
+import itertools
 import platform
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -15,10 +18,11 @@ from nanochat_npu.commands.submit import backend_of, spec_text
 from nanochat_npu.errors import JobFailed, UsageError
 from nanochat_npu.estimate import Calibration
 from nanochat_npu.estimate.actual import StepTimes, step_times
+from nanochat_npu.estimate.terms import validation_tokens
 from nanochat_npu.estimating import inputs_of, this_host
 from nanochat_npu.follow import Options, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
-from nanochat_npu.jobs import JobFolder, Store, home_dir
+from nanochat_npu.jobs import JobFolder, Store, home_dir, read_json
 from nanochat_npu.load import load_spec
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
 from nanochat_npu.plan import Plan, make_plan
@@ -30,7 +34,6 @@ __all__ = ["command", "record_of"]
 STEPS, DROP = 40, 10
 """The first steps choose kernels and fill caches; the median of the next thirty was within 1.6 % of a whole run (PR 492)."""
 CHEAP_STEPS, CHEAP_DROP = 3, 1
-STALL = 1.03
 
 StepsOption = Annotated[int, typer.Option("--steps", min=4, help=_("Optimiser steps to run."))]
 DropOption = Annotated[int, typer.Option("--drop", min=1, help=_("Steps at the beginning that do not count."))]
@@ -69,7 +72,7 @@ def _measure(spec: str, overrides: list[str], plan: Plan, steps: int, *, yes: bo
     stages = [stage for stage in ("data", "tokenizer") if stage in plan.run.stages] + ["pretrain"]
     short = [
         *overrides, f"name={_name(plan)}", f"run.stages=[{', '.join(stages)}]", f"run.pretrain.stop_at_step={min(steps, plan.horizon.steps)}",
-        f"run.pretrain.steps={plan.horizon.steps}", "run.pretrain.eval_every=0", "run.tracking.logger=none", "run.resume=never",
+        f"run.pretrain.steps={plan.horizon.steps}", f"run.pretrain.eval_every={max(1, steps // 2)}", "run.tracking.logger=none", "run.resume=never",
         "run.checkpoint.every_minutes=null",
     ]
     loaded = load_spec(spec, short)
@@ -108,30 +111,35 @@ def _read_steps(folder: JobFolder, drop: int) -> StepTimes:
     return measured
 
 
-def _started(folder: JobFolder) -> float | None:
-    """Seconds from the start of the processes until the first stage."""
-    events = _events(folder)
-    first = next((event["t"] for event in events if event.get("event") == "stage"), None)
-    attempts = [item for item in folder_attempts(folder) if isinstance(item.get("started_s"), (int, float))]
-    return float(first) - float(attempts[-1]["started_s"]) if first is not None and attempts and first > attempts[-1]["started_s"] else None
-
-
 def folder_attempts(folder: JobFolder) -> list[dict[str, Any]]:
     """What the supervisor noted about a job's attempts."""
-    from nanochat_npu.jobs import read_json
-
     listed = read_json(folder.state_file).get("attempts")
     return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
-def _eval_speed(folder: JobFolder, plan: Plan) -> float | None:
-    """Validation tokens per second: the evaluation between the stage's start and its first step, if there was one."""
-    events = [event for event in _events(folder) if event.get("stage") == "pretrain"]
-    start = next((event["t"] for event in events if event.get("event") == "stage" and event.get("status") == "start"), None)
-    first = next((event["t"] for event in events if event.get("event") == "eval"), None)
-    if start is None or first is None or first <= start:
-        return None
-    return float(plan.run.pretrain.eval_tokens / (first - start))
+@dataclass(frozen=True)
+class _Around:
+    """What a run spent beside its steps; None where it did not say."""
+
+    start_s: float | None
+    eval_tokens_per_s: float | None
+    save_bytes_per_s: float | None
+
+
+def _around(folder: JobFolder, eval_tokens: int) -> _Around:
+    """Start-up until the first step (the first evaluation left out), speed of validation, speed of writing."""
+    events = _events(folder)
+    stage = [event for event in events if event.get("stage") == "pretrain" and isinstance(event.get("t"), (int, float))]
+    evals = [e["t"] - before["t"] for before, e in itertools.pairwise(stage) if e.get("event") == "eval" and e.get("name") == "bpb" and e.get("step")]
+    eval_s = median(evals) if evals else None
+    begun = next((item["started_s"] for item in reversed(folder_attempts(folder)) if isinstance(item.get("started_s"), (int, float))), None)
+    launched = next((event["t"] for event in events if event.get("event") == "stage"), None)
+    start_s = None
+    if begun is not None and launched is not None and launched > begun:
+        first_eval = next((e["t"] for e in stage if e.get("event") == "eval"), stage[0]["t"]) - stage[0]["t"]
+        start_s = launched - begun + max(0.0, first_eval - (eval_s or 0.0))
+    saves = [e["size_bytes"] / e["save_s"] for e in stage if e.get("event") == "checkpoint" and e.get("save_s") and e.get("size_bytes")]
+    return _Around(start_s, eval_tokens / eval_s if eval_s else None, median(saves) if saves else None)
 
 
 def record_of(plan: Plan, measured: StepTimes, folder: JobFolder, *, cheap: bool = False) -> Calibration:
@@ -141,6 +149,7 @@ def record_of(plan: Plan, measured: StepTimes, folder: JobFolder, *, cheap: bool
         UsageError: The run is of another batch than the plan.
     """
     inputs = inputs_of(plan, this_host())
+    around = _around(folder, validation_tokens(inputs))
     if abs(measured.tokens_per_step - plan.horizon.tokens_per_step) > 0.02 * plan.horizon.tokens_per_step:
         raise UsageError(
             _("this job trained {seen:,} tokens per step, the plan has {planned:,}").format(seen=measured.tokens_per_step, planned=plan.horizon.tokens_per_step),
@@ -150,8 +159,8 @@ def record_of(plan: Plan, measured: StepTimes, folder: JobFolder, *, cheap: bool
         chip=inputs.chip, stack=str(inputs.stack), depth=plan.shape.depth, width=plan.shape.width, device_batch=plan.run.pretrain.device_batch,
         tokens_per_step=plan.horizon.tokens_per_step, sequence_len=plan.shape.sequence_len, vocab=plan.shape.padded_vocab, world_size=plan.world_size,
         nodes=plan.spec.resources.nodes, window_pattern=plan.run.model.window_pattern, step_s=measured.median_s, mean_step_s=measured.mean_s,
-        steps=measured.count, measured_on=datetime.date.today().isoformat(), peak_bytes=measured.peak_bytes, start_s=_started(folder),
-        eval_tokens_per_s=_eval_speed(folder, plan), versions=folder.receipt().versions, host=platform.node(), cheap=cheap,
+        steps=measured.count, measured_on=datetime.date.today().isoformat(), peak_bytes=measured.peak_bytes, start_s=around.start_s,
+        eval_tokens_per_s=around.eval_tokens_per_s, save_bytes_per_s=around.save_bytes_per_s, versions=folder.receipt().versions, host=platform.node(), cheap=cheap,
     )
 
 

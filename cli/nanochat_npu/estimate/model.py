@@ -97,6 +97,8 @@ def _calibrated(inputs: Inputs, base: Rates, stack: StackClass, found: Match) ->
     record = found.calibration
     if record is None:
         return base
+    if record.eval_tokens_per_s is not None:
+        base = replace(base, eval_speedup=min(10.0, max(1.0, record.eval_tokens_per_s / record.tokens_per_s)))
     if found.tier == "A":
         return base.scaled(record.fair_step_s / base.step_s)
     shape = replace(inputs.shape, depth=record.depth, width=record.width, padded_vocab=record.vocab, sequence_len=record.sequence_len)
@@ -104,6 +106,19 @@ def _calibrated(inputs: Inputs, base: Rates, stack: StackClass, found: Match) ->
     ranks = max(1, record.world_size // record.nodes)
     at_record = replace(inputs, shape=shape, horizon=horizon, nodes=record.nodes, ranks_per_node=ranks)
     return base.scaled(record.fair_step_s / rates(at_record, stack).step_s)
+
+
+def _as_measured(inputs: Inputs, found: Match) -> Inputs:
+    """The job with what a calibration of this very shape says about start-up and storage."""
+    record = found.calibration
+    if record is None or found.tier != "A":
+        return inputs
+    site = inputs.site
+    if record.start_s is not None:
+        site = replace(site, start_s=record.start_s)
+    if record.save_bytes_per_s is not None:
+        site = replace(site, storage_gb_per_s=record.save_bytes_per_s / 1e9)
+    return replace(inputs, site=site)
 
 
 def _failures(inputs: Inputs, step: Rates, planned: Sequence[Term]) -> Failures:
@@ -152,6 +167,7 @@ def estimate(inputs: Inputs, knowledge: Knowledge | None = None) -> Estimate:
 
     known = knowledge or Knowledge()
     found = match(inputs, known.calibrations, known.versions)
+    inputs = _as_measured(inputs, found)
     stack, other_stack = _classes(inputs)
     if found.calibration is not None:
         other_stack = None

@@ -1,7 +1,7 @@
 """The time of a job, term by term: likely seconds of everything that happens while it holds its NPUs."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nanochat.contract import DataSource, Stage
@@ -10,7 +10,7 @@ from nanochat_npu.estimate.inputs import Inputs
 
 __all__ = [
     "EVAL_SPEEDUP", "FULL_CORE_EXAMPLES", "Group", "Rates", "Term", "checkpoint_bytes", "core_s", "evaluations", "overhead_s", "rates", "save_count",
-    "save_interval_s", "terms",
+    "save_interval_s", "terms", "validation_tokens",
 ]
 
 Group = Literal["speed", "network", "overhead"]
@@ -62,7 +62,10 @@ class Term:
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds of one optimiser update, by what they are spent on."""
+    """Seconds of one optimiser update, by what they are spent on.
+
+    `eval_speedup` is how much faster validation goes through tokens than training.
+    """
 
     matmul_s: float
     vector_s: float
@@ -70,6 +73,7 @@ class Rates:
     optimizer_s: float
     communication_s: float
     tokens_per_step: int
+    eval_speedup: float = EVAL_SPEEDUP
 
     @property
     def step_s(self) -> float:
@@ -83,8 +87,9 @@ class Rates:
 
     def scaled(self, factor: float) -> "Rates":
         """Every part multiplied, as a calibration asks for."""
-        return Rates(
-            self.matmul_s * factor, self.vector_s * factor, self.vocab_s * factor, self.optimizer_s * factor, self.communication_s * factor, self.tokens_per_step
+        return replace(
+            self, matmul_s=self.matmul_s * factor, vector_s=self.vector_s * factor, vocab_s=self.vocab_s * factor, optimizer_s=self.optimizer_s * factor,
+            communication_s=self.communication_s * factor,
         )
 
 
@@ -219,6 +224,11 @@ def _tokenizer(inputs: Inputs, step: Rates, previous: Stage | None) -> list[Term
     return [Term("tokenizer.train", 1.0 + chars / TOKENIZER_CHARS_PER_S, "overhead", {"chars": chars, "chars_per_s": TOKENIZER_CHARS_PER_S})]
 
 
+def validation_tokens(inputs: Inputs) -> int:
+    """Tokens of one validation run of pretraining."""
+    return _eval_tokens(inputs, inputs.run.pretrain.eval_tokens)
+
+
 def _eval_tokens(inputs: Inputs, asked: int) -> int:
     """Validation tokens of one run; a toy corpus has a few hundred thousand at most."""
     return min(asked, 300_000) if inputs.run.data.source is DataSource.TOY else asked
@@ -244,8 +254,8 @@ def _pretrain(inputs: Inputs, step: Rates, previous: Stage | None) -> list[Term]
 
 
 def _validation(stage: str, evals: int, eval_tokens: int, step: Rates) -> Term:
-    values = {"evals": float(evals), "eval_tokens": float(eval_tokens), "tokens_per_s": step.tokens_per_s}
-    return Term(f"{stage}.validation", evals * eval_tokens / (EVAL_SPEEDUP * step.tokens_per_s), "speed", values)
+    values = {"evals": float(evals), "eval_tokens": float(eval_tokens), "tokens_per_s": step.tokens_per_s, "speedup": step.eval_speedup}
+    return Term(f"{stage}.validation", evals * eval_tokens / (step.eval_speedup * step.tokens_per_s), "speed", values)
 
 
 def _samples(inputs: Inputs, steps: int) -> Term:

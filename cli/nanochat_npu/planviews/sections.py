@@ -1,6 +1,6 @@
 """The estimate as sections of ``plan``: memory, time, cost, levers, warnings; at most 80 columns."""
 
-import textwrap
+import re
 from datetime import date
 
 from nanochat_npu.estimate import Estimate, Quantiles, accelerator
@@ -8,19 +8,25 @@ from nanochat_npu.estimate.levers import levers, warn
 from nanochat_npu.i18n import _
 from nanochat_npu.planviews import words
 from nanochat_npu.planviews.value import as_json, suggested_accum, suggested_set
-from nanochat_npu.tables import Section
+from nanochat_npu.tables import Section, cells
 
 __all__ = ["all_sections", "cost_section", "lever_section", "memory_section", "short_lines", "time_section", "warning_section"]
 
-_WIDTH = 64
+_WIDTH = 58
+_PIECES = re.compile(r"[⺀-鿿＀-￯]\s*|[^\s⺀-鿿＀-￯]+\s*")
 _SMALL_FRAC = 0.005
 """Terms below half a percent of the whole are summed in one line."""
 
 
 def _wrapped(label: str, text: str) -> list[tuple[str, str]]:
     """A long value as several rows, the label beside the first."""
-    lines = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False) or [""]
-    return [(label if number == 0 else "", line) for number, line in enumerate(lines)]
+    lines = [""]
+    # Words, or single characters of a script that has no spaces.
+    for piece in _PIECES.findall(text):
+        if cells(lines[-1]) + cells(piece.rstrip()) > _WIDTH and lines[-1]:
+            lines.append("")
+        lines[-1] += piece
+    return [(label if number == 0 else "", line.strip()) for number, line in enumerate(lines)]
 
 
 def _three(found: Quantiles, show: object) -> str:

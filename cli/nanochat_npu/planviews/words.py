@@ -14,7 +14,7 @@ def hours(value: float) -> str:
     if abs(value) < 1 / 60:
         return _("{n} s").format(n=f"{value * 3600:.0f}")
     if abs(value) < 1:
-        return _("{n} min").format(n=f"{value * 60:.0f}")
+        return _("{n} min").format(n=f"{value * 60:.1f}" if abs(value) < 1 / 6 else f"{value * 60:.0f}")
     return _("{n} h").format(n=f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}")
 
 
