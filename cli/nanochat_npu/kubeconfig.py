@@ -54,8 +54,8 @@ class Target:
                 contexts.setdefault(partial.text(entry, "name"), partial.mapping(entry, "context"))
         # kubectl: the first file that names a current context wins (the Python client takes the last).
         chosen = context or next((name for content in files.values() if (name := partial.text(content, "current-context"))), "")
-        if chosen not in contexts:
-            known = ", ".join(sorted(contexts)) or "-"
+        if not chosen or chosen not in contexts:
+            known = ", ".join(sorted(name for name in contexts if name)) or "-"
             raise ClusterUnreachable(
                 _('no context "{name}" in {files}').format(name=chosen, files=os.pathsep.join(files)) if chosen
                 else _("no current context in {files}").format(files=os.pathsep.join(files)),
