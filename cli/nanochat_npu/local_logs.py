@@ -2,12 +2,14 @@
 
 import re
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nanochat.contract import events, layout
+from nanochat_npu import lenient
 from nanochat_npu.backends import LogLine, LogQuery
 from nanochat_npu.jobs import JobFolder
 
@@ -16,6 +18,7 @@ __all__ = ["POLL_S", "FileEvents", "Tail", "read", "recent_events"]
 POLL_S = 0.2
 """How often a followed file is looked at."""
 RECENT_BYTES = 64_000
+_ECHO = re.compile(r"\[rank \d+\] ")
 _LOG_NAME = re.compile(r"(launcher|rank)(\d+)\.log")
 
 
@@ -80,7 +83,7 @@ class FileEvents:
 
 
 def read(folder: JobFolder, query: LogQuery, *, still_running: Callable[[], bool]) -> Iterator[LogLine]:
-    """Lines of a job's logs.
+    """Lines of a job's logs: the ranks', and what launchers say beyond echoing their ranks.
 
     Args:
         folder: The job.
@@ -89,52 +92,84 @@ def read(folder: JobFolder, query: LogQuery, *, still_running: Callable[[], bool
     """
     attempts = folder.attempts if query.attempt is None else [query.attempt]
     oldest = attempts[-1] if attempts else 0
-    tails: dict[Path, Tail] = {}
-    for path in _files(folder, query, oldest):
-        tails[path] = Tail(path)
-        yield from _first(path, tails[path], query)
+    sources: dict[Path, _Source] = {}
+    echoed: Counter[tuple[int, str]] = Counter()
+    for log in _files(folder, query, oldest):
+        sources[log.path] = source = _Source(log, echoed)
+        yield from source.selected(query)
     while query.follow:
         running = still_running()
-        for path in _files(folder, query, oldest):
-            tail = tails.setdefault(path, Tail(path))
-            yield from (LogLine(_source(path), line) for line in tail.lines())
+        for log in _files(folder, query, oldest):
+            yield from sources.setdefault(log.path, _Source(log, echoed)).fresh()
         if not running:
             break
         time.sleep(POLL_S)
-    yield from (LogLine(_source(path), tail.rest()) for path, tail in tails.items() if tail.rest())
+    for source in sources.values():
+        yield from source.rest()
 
 
-def _files(folder: JobFolder, query: LogQuery, oldest: int) -> list[Path]:
-    """Log files that the query asks for: launchers before ranks, in order of number; while following, of newer attempts too."""
-    attempts = [query.attempt] if query.attempt is not None else [n for n in folder.attempts if n >= oldest]
-    found: list[tuple[int, str, int, Path]] = []
-    for attempt in attempts:
+@dataclass(frozen=True, order=True)
+class _Log:
+    """A log file; sorted so that ranks come before launchers, which repeat them."""
+
+    attempt: int
+    is_launcher: bool
+    number: int
+    path: Path
+
+
+class _Source:
+    """The lines of one log. A launcher prints its ranks' lines again, rank 0's bare and others' with "[rank N]": those are left out."""
+
+    def __init__(self, log: _Log, echoed: "Counter[tuple[int, str]]") -> None:
+        self._log, self._echoed = log, echoed
+        self._tail = Tail(log.path)
+        self._name = f"{'launcher' if log.is_launcher else 'rank'} {log.number}"
+
+    def fresh(self) -> list[LogLine]:
+        """New lines."""
+        return [LogLine(self._name, line) for line in self._tail.lines() if self._is_own(line)]
+
+    def selected(self, query: LogQuery) -> Iterable[LogLine]:
+        """The lines that are there already, as far as the query wants them."""
+        lines: Iterable[LogLine] = self.fresh()
+        if query.since_s is not None:
+            lines = _recent(self._log.path, lines, time.time() - query.since_s)
+        return lines if query.tail is None else deque(lines, maxlen=query.tail)
+
+    def rest(self) -> list[LogLine]:
+        """What stands after the last newline."""
+        line = self._tail.rest()
+        return [LogLine(self._name, line)] if line and self._is_own(line) else []
+
+    def _is_own(self, line: str) -> bool:
+        key = (self._log.attempt, line)
+        if not self._log.is_launcher:
+            if self._log.number == 0:
+                self._echoed[key] += 1
+            return True
+        if self._echoed[key] > 0 and self._log.number == 0:
+            self._echoed[key] -= 1
+            return False
+        return not _ECHO.match(line)
+
+
+def _files(folder: JobFolder, query: LogQuery, oldest: int) -> list[_Log]:
+    """Log files that the query asks for; while following, of newer attempts too."""
+    found = []
+    for attempt in [query.attempt] if query.attempt is not None else [n for n in folder.attempts if n >= oldest]:
         try:
-            names = [path.name for path in layout.attempt_dir(folder.path, attempt).iterdir()]
+            paths = list(layout.attempt_dir(folder.path, attempt).iterdir())
         except OSError:
             continue
-        for name in names:
-            match = _LOG_NAME.fullmatch(name)
+        for path in paths:
+            match = _LOG_NAME.fullmatch(path.name)
             if match and (query.rank is None or (match[1] == "rank" and int(match[2]) == query.rank)):
-                found.append((attempt, match[1], int(match[2]), layout.attempt_dir(folder.path, attempt) / name))
-    return [entry[-1] for entry in sorted(found)]
+                found.append(_Log(attempt, match[1] == "launcher", int(match[2]), path))
+    return sorted(found)
 
 
-def _source(path: Path) -> str:
-    match = _LOG_NAME.fullmatch(path.name)
-    return f"{match[1]} {match[2]}" if match else path.stem
-
-
-def _first(path: Path, tail: Tail, query: LogQuery) -> Iterator[LogLine]:
-    lines: Iterable[str] = tail.lines()
-    if query.since_s is not None:
-        lines = _recent(path, lines, time.time() - query.since_s)
-    if query.tail is not None:
-        lines = deque(lines, maxlen=query.tail)
-    return (LogLine(_source(path), line) for line in lines)
-
-
-def _recent(path: Path, lines: Iterable[str], since: float) -> Iterator[str]:
+def _recent(path: Path, lines: Iterable[LogLine], since: float) -> Iterator[LogLine]:
     """Lines that are not older than `since` (Unix time).
 
     Plain lines carry no time: one has that of the event before it, and before the first event that of the file's last change.
@@ -144,8 +179,8 @@ def _recent(path: Path, lines: Iterable[str], since: float) -> Iterator[str]:
     except OSError:
         return
     for line in lines:
-        event = events.parse_line(line)
-        if event is not None and isinstance(event.get("t"), (int, float)):
-            moment = float(event["t"])
+        event = events.parse_line(line.text)
+        if event is not None:
+            moment = lenient.moment(event.get("t")) or moment
         if moment >= since:
             yield line

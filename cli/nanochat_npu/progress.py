@@ -208,8 +208,7 @@ def describe(event: dict[str, Any]) -> str:
     if kind == "warning":
         return _("warning: {text}").format(text=_line(event.get("message")) or lenient.text(event.get("code")))
     if kind == "done":
-        limit = event.get("reason") == "session_limit"
-        return _("stopped at the session's limit") if limit else _("all stages are done")
+        return _done_text(lenient.text(event.get("reason")), resumable=event.get("resumable") is True)
     if kind == "error":
         return _("error {code} {name}: {message}").format(code=event.get("code"), name=lenient.text(event.get("name")), message=_line(event.get("message")))
     return f"{stage} {kind}".strip()
@@ -237,6 +236,12 @@ def _stage_text(event: dict[str, Any], stage: str) -> str:
     if event.get("status") == "skip":
         return _("stage {stage}{place}: done before").format(stage=stage, place=place)
     return _("stage {stage}{place}").format(stage=stage, place=place)
+
+
+def _done_text(reason: str, *, resumable: bool) -> str:
+    if not resumable:
+        return _("all stages are done")
+    return _("stopped on request; it can go on") if reason == "interrupted" else _("stopped: {reason}; it can go on").format(reason=reason or "?")
 
 
 def _where(event: dict[str, Any], stage: str) -> str:

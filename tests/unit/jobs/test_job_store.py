@@ -68,7 +68,7 @@ def test_creating_a_folder_that_exists_leaves_it_and_no_trace(tmp_path: Path) ->
     with pytest.raises(ClusterError):
         store.create("job", {"run.json": "second"})
     assert (tmp_path / "jobs" / "job" / "run.json").read_text() == "first"
-    assert os.listdir(tmp_path / "jobs") == ["job"]
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["job"]
 
 
 def test_archives_are_numbered_one_after_the_other(tmp_path: Path) -> None:
