@@ -40,3 +40,11 @@ def _(text: str) -> str:
     if "t" not in _state:
         set_language(language())
     return _state["t"].gettext(text)
+
+
+if __name__ == "__main__":
+    import sys
+
+    from nanochat_npu.i18n_tools import main
+
+    sys.exit(main())

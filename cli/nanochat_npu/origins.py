@@ -159,7 +159,7 @@ def parse_value(text: str) -> tuple[Any, dict[FieldPath, str]]:
         return parse_scalar(text), {(): text}
     raw: dict[FieldPath, str] = {}
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return _plain(node, (), raw, 0), raw
     except (yaml.YAMLError, RecursionError, ValueError):
         return text, {(): text}

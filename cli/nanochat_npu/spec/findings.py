@@ -12,7 +12,7 @@ from nanochat_npu.i18n import _
 from nanochat_npu.spec.aliases import UPSTREAM_FLAGS
 from nanochat_npu.spec.model import JobSpec
 
-__all__ = ["FieldPath", "Finding", "findings_of", "known_paths", "model_at", "nearest"]
+__all__ = ["SHAPES", "FieldPath", "Finding", "findings_of", "known_paths", "model_at", "nearest"]
 
 FieldPath = tuple[str | int, ...]
 
@@ -155,7 +155,7 @@ def _number_hint(value: str) -> str | None:
     return _("write {plain}").format(plain=compact) if compact.isdigit() and compact != digits else None
 
 
-_SHAPES = {
+SHAPES = {
     "[a-z]([-a-z0-9]*[a-z0-9])?$": "small letters, digits and '-'; a letter first, no '-' at the end (Volcano makes a Service of that name)",
     "(Ki|Mi|Gi|Ti|k|M|G|T)": "a number with a unit of Kubernetes: 512Gi, 1.5Ti; not 512GB",
     "auto|never": "auto, never, or JOB@STEP (JOB@latest)",
@@ -173,7 +173,7 @@ _SHAPES = {
 
 def _shape_hint(item: ErrorDetails) -> str | None:
     pattern = str(item.get("ctx", {}).get("pattern", ""))
-    words = next((words for part, words in _SHAPES.items() if part in pattern), None)
+    words = next((words for part, words in SHAPES.items() if part in pattern), None)
     return _("expected: {shape}").format(shape=_(words) if words else pattern) if pattern else None
 
 
