@@ -31,8 +31,8 @@ class SlotCache(KVCache):
 
     @property
     def previous(self) -> Tensor | None:  # type: ignore[override]
-        """Smear state of the active rows, (active, 1, C)."""
-        return self._previous[: self.active]
+        """Smear state of the active rows, (active, 1, C); a copy, since the model sets the new one before it uses the old."""
+        return self._previous[: self.active].clone()
 
     @previous.setter
     def previous(self, value: Tensor | None) -> None:

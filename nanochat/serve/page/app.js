@@ -95,7 +95,7 @@ function scrollDown(force = false) {
 
 function drawFacts() {
   if (!facts) return;
-  const parameters = facts.parameters >= 1e9 ? `${(facts.parameters / 1e9).toFixed(2)} B` : facts.parameters >= 1e6 ? `${(facts.parameters / 1e6).toFixed(1)} M` : `${facts.parameters}`;
+  const parameters = facts.parameters >= 1e9 ? `${(facts.parameters / 1e9).toFixed(2)} B` : facts.parameters >= 1e6 ? `${(facts.parameters / 1e6).toFixed(1)} M` : `${Math.round(facts.parameters / 1e3)} k`;
   $("facts").textContent = text("facts", { ...facts, parameters });
 }
 
