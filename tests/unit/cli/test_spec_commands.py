@@ -1,0 +1,209 @@
+"""init, validate, plan and config as a person types them: what is on stdout, what on stderr, and the exit code."""
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jsonschema
+import pytest
+
+from nanochat_npu.main import COMMANDS, main
+
+
+class Result(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> dict[str, Any]:
+        """stdout as JSON."""
+        value: dict[str, Any] = json.loads(self.out)
+        return value
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Runs a command line in an empty folder, in English."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NANOCHAT_NPU_SITE", "")
+    for name in ("NNPU", "DEPTH", "DEVICE_BATCH_SIZE", "NNODES", "NPROC_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run_it(*args: str) -> Result:
+        with pytest.raises(SystemExit) as end:
+            main(list(args))
+        captured = capsys.readouterr()
+        return Result(int(end.value.code or 0), captured.out, captured.err)
+
+    return run_it
+
+
+def test_a_good_spec_is_said_to_be_one(run: Run) -> None:
+    result = run("validate", "tiny")
+    assert result.code == 0
+    assert result.out.startswith("tiny: ")
+    assert "next: nanochat-npu plan tiny" in result.err
+
+
+def test_a_bad_spec_is_exit_3_with_place_excerpt_and_hint_on_stderr(run: Run) -> None:
+    Path("job.yaml").write_text("name: a\nrun: {model: {dept: 3}}\nbackend: here\n")
+    result = run("validate", "job.yaml")
+    assert (result.code, result.out) == (3, "")
+    assert "job.yaml:2:15: run.model.dept: unknown key\n    2 | run: {model: {dept: 3}}\n      |               ^~~~\nhint: did you mean depth?" in result.err
+    assert "job.yaml:3:10: backend" in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "render"])
+def test_problems_as_json_for_every_command_that_reads_specs(run: Run, command: str) -> None:
+    Path("job.yaml").write_text("name: a\nrun: {model: {depth: x}}\n")
+    result = run(command, "job.yaml", "-o", "json")
+    value = result.json()
+    assert (result.code, value["exit_code"]) == (3, 3)
+    (problem,) = value["errors"]
+    assert {"line": 2, "column": 22, "path": "run.model.depth"}.items() <= problem.items()
+    assert set(problem) >= {"line", "column", "path", "message", "hint"}
+
+
+def test_a_spec_from_stdin(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"name: a\n"), isatty=lambda: False))
+    assert run("validate", "-").code == 0
+
+
+def test_plan_as_json_has_the_promised_keys(run: Run) -> None:
+    value = run("plan", "d20", "-o", "json").json()
+    assert value["schema_version"] == 1
+    for key in ("parameters", "flops_per_token", "tokens", "steps", "tokens_per_step", "device_batch", "grad_accum", "world_size", "depth"):
+        assert value[key], key
+
+
+def test_plan_takes_overrides_and_repeats_them_in_the_next_command(run: Run) -> None:
+    result = run("plan", "tiny", "--set", "run.model.depth=4")
+    assert result.code == 0
+    assert "--set run.model.depth=4" in result.err
+
+
+def test_config_show_lists_every_value_once_with_its_origin(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("cluster: {queue: research}\n")
+    monkeypatch.setenv("NANOCHAT_NPU_SITE", str(site))
+    monkeypatch.setenv("NANOCHAT_LOGGER", "none")
+    values = run("config", "show", "d20", "--set", "run.seed=7", "-o", "json").json()["values"]
+    origins = {value["path"]: value["origin"] for value in values}
+    assert len(origins) == len(values)
+    wanted = {"cluster.queue": "site file", "run.model.depth": "spec", "run.tracking.logger": "environment $NANOCHAT_LOGGER", "run.seed": "--set", "run.compile": "default"}
+    assert wanted.items() <= origins.items()
+
+
+def test_config_schema_accepts_presets_and_refuses_unknown_keys(run: Run) -> None:
+    schema = json.loads(run("config", "schema").out)
+    jsonschema.validate({"name": "a", "resources": {"nodes": 2}}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"name": "a", "resource": {}}, schema)
+
+
+def test_init_writes_the_preset_and_keeps_its_comments(run: Run) -> None:
+    result = run("init", "tiny", "--name", "mine")
+    assert (result.code, result.out) == (0, "mine.yaml\n")
+    text = Path("mine.yaml").read_text()
+    assert "name: mine\n" in text
+    assert "# small stories" in text
+    assert run("validate", "mine.yaml").code == 0
+
+
+def test_init_takes_what_users_of_shell_scripts_export(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"NNPU": "8", "DEPTH": "24", "DEVICE_BATCH_SIZE": "4", "TOTAL_BATCH_SIZE": "524288"}.items():
+        monkeypatch.setenv(name, value)
+    result = run("init", "d26")
+    assert result.code == 0
+    assert "resources.npus_per_node: 8, from NNPU" in result.err
+    value = run("plan", "d26.yaml", "-o", "json").json()
+    assert (value["world_size"], value["depth"], value["device_batch"], value["tokens_per_step"]) == (8, 24, 4, 524288)
+
+
+@pytest.mark.parametrize(("name", "value"), [("NNPU", "9"), ("DEPTH", "deep"), ("DEVICE_BATCH_SIZE", "-1"), ("DEPTH", "x: {")])
+def test_init_leaves_nothing_behind_when_the_environment_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    result = run("init", "d26")
+    assert result.code == 3
+    assert not Path("d26.yaml").exists()
+
+
+def test_init_does_not_overwrite(run: Run) -> None:
+    Path("tiny.yaml").write_text("precious\n")
+    assert run("init", "tiny").code == 2
+    assert Path("tiny.yaml").read_text() == "precious\n"
+    assert run("init", "tiny", "--yes").code == 0
+
+
+def test_init_alone_lists_the_presets(run: Run) -> None:
+    assert [line.split()[0] for line in run("init").out.splitlines()] == ["tiny", "laptop", "d12", "d20", "d26", "d32-2x8"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["validat", "tiny"], "did you mean validate?"),
+        (["qqq"], "commands: init, validate"),
+        (["plan"], "nanochat-npu plan --help"),
+        (["plan", "tiny", "--outptu", "json"], "--output"),
+        (["plan", "tiny", "-o", "yaml"], "nanochat-npu plan --help"),
+        (["plan", "tniy"], "did you mean tiny?"),
+        (["plan", "tiny", "--set", "x"], "expected KEY=VALUE"),
+        (["--lang", "fr", "plan"], "choose en, zh"),
+        (["--bogus"], "nanochat-npu --help"),
+    ],
+)
+def test_usage_errors_are_exit_2_with_a_way_out(run: Run, args: list[str], words: str) -> None:
+    result = run(*args)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+    assert "Traceback" not in result.err
+
+
+def test_usage_errors_as_json(run: Run) -> None:
+    value = run("validate", "nothing.yaml", "-o", "json").json()
+    assert (value["error"]["kind"], value["exit_code"]) == ("usage", 2)
+
+
+def test_help_lists_every_command(run: Run) -> None:
+    out = run("--help").out
+    assert all(f"  {name} " in out for name in COMMANDS)
+    assert run().out == out
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_loads_and_has_help(run: Run, name: str) -> None:
+    result = run(name, "--help")
+    assert result.code == 0
+    assert f"nanochat-npu {name}" in result.out
+
+
+@pytest.mark.parametrize("args", [["--lang", "zh", "--help"], ["--help", "--lang=zh"]])
+def test_help_in_chinese(run: Run, args: list[str]) -> None:
+    out = run(*args).out
+    assert "在昇腾" in out
+    assert "Write a spec" not in out
+
+
+def test_errors_in_chinese(run: Run) -> None:
+    result = run("--lang", "zh", "validate", "tiny", "--set", "run.model.dept=3")
+    assert result.code == 3
+    assert "未知" in result.err
+
+
+@pytest.fixture(autouse=True)
+def _english_again() -> Any:
+    yield
+    from nanochat_npu.i18n import set_language
+
+    set_language("en")
