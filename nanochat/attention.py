@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nanochat.banded import banded_attention
+from nanochat.device import prefers_blocks
+
 __all__ = ["attend"]
 
 
@@ -18,10 +21,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     tq, tk = q.size(1), k.size(1)
     if tq == 1 and tk > window + 1:
         k, v, tk = k[:, -(window + 1) :], v[:, -(window + 1) :], window + 1
-    mask = None
     causal = tq > 1 and tq == tk and window >= tq - 1
-    if tq > 1 and not causal:
-        mask = band_mask(tq, tk, window, q.device)
+    if tq == tk and not causal and tq > 1 and prefers_blocks(q.device):
+        return banded_attention(q, k, v, window)
+    mask = band_mask(tq, tk, window, q.device) if tq > 1 and not causal else None
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, is_causal=causal
     )

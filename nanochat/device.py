@@ -160,6 +160,16 @@ def is_cpu_only(wanted: str = "auto") -> bool:
     return importlib.util.find_spec("torch_npu") is None and not Path("/dev/nvidiactl").exists()
 
 
+def logits_chunk_elements(device: torch.device) -> int:
+    """Logits that may exist at a time: on a CPU what its caches hold, elsewhere 256 MiB in fp32 (a row of all is 8 KiB x vocabulary)."""
+    return 2**21 if device.type == Kind.CPU else 2**26
+
+
+def prefers_blocks(device: torch.device) -> bool:
+    """Whether windowed attention is better done block by block in plain operations than by the device's kernel with a mask."""
+    return device.type == Kind.CPU
+
+
 def pick(wanted: str = "auto", local_rank: int = 0) -> Device:
     """The device of a rank.
 

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from nanochat.attention import attend
 from nanochat.contract import ModelShape
 from nanochat.contract.arithmetic import GATE_CHANNELS, SMEAR_CHANNELS
+from nanochat.device import logits_chunk_elements
 from nanochat.errors import BadConfig, BadData
+from nanochat.ops import mix, relu_squared, rms_norm, rotary_norm, softcap_cross_entropy
 
 __all__ = ["GPT", "KVCache", "Reduction", "build"]
 
@@ -27,13 +29,6 @@ QK_SCALE = 1.2
 VALUE_GATE_SCALE = 3.0
 SOFTCAP = 15.0
 """Logits are squashed smoothly into (-15, 15)."""
-IGNORE = -1
-"""Target that counts for nothing."""
-
-
-def norm(x: Tensor) -> Tensor:
-    """RMS-normalised x over the last dimension, without a learnable gain."""
-    return F.rms_norm(x, (x.size(-1),))
 
 
 class Linear(nn.Linear):
@@ -134,12 +129,6 @@ def rotary_slice(cos: Tensor, sin: Tensor, start: int, count: int) -> tuple[Tens
     return cos[:, start:end], sin[:, start:end]
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (B, T, H, D) turned by the position's angle, half-split layout; by minus theta, as upstream does."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos + b * sin, b * cos - a * sin), dim=-1)
-
-
 class Attention(nn.Module):
     """Multi-head causal attention with rotary positions, QK-norm and a gated value embedding in every second layer."""
 
@@ -156,7 +145,7 @@ class Attention(nn.Module):
         if self.ve_gate is not None and value_embed is not None:
             gate = VALUE_GATE_SCALE * torch.sigmoid(self.ve_gate(x[..., :GATE_CHANNELS]))
             v = v + gate.unsqueeze(-1) * value_embed.unflatten(-1, (self.heads, -1))
-        q, k = (norm(rotate(t, *rotary)) * QK_SCALE for t in (q, k))
+        q, k = (rotary_norm(t, *rotary, QK_SCALE) for t in (q, k))
         mixed = attend(q, k, v, self.window) if cache is None else cache.attend(self.layer, q, k, v, self.window)
         return self.c_proj(mixed.flatten(2))
 
@@ -170,7 +159,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) to (B, T, C)."""
-        return self.c_proj(F.relu(self.c_fc(x)).square())
+        return self.c_proj(relu_squared(self.c_fc(x)))
 
 
 class Block(nn.Module):
@@ -182,8 +171,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, value_embed: Tensor | None, rotary: tuple[Tensor, Tensor], cache: KVCache | None) -> Tensor:
         """(B, T, C) to (B, T, C)."""
-        x = x + self.attn(norm(x), value_embed, rotary, cache)
-        return x + self.mlp(norm(x))
+        x = x + self.attn(rms_norm(x), value_embed, rotary, cache)
+        return x + self.mlp(rms_norm(x))
 
 
 class GPT(nn.Module):
@@ -289,9 +278,13 @@ class GPT(nn.Module):
         hidden = self.hidden(tokens, cache)
         if targets is None:
             return self.logits(hidden)
-        logits = self.logits(hidden)
-        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction=reduction)
-        return loss.view(targets.shape) if reduction == "none" else loss
+        loss = softcap_cross_entropy(
+            hidden.flatten(0, 1), self.lm_head.weight[: self.shape.vocab_size], targets.flatten(), cap=SOFTCAP,
+            chunk_rows=max(1, logits_chunk_elements(self.device) // self.shape.vocab_size), want_sum=reduction != "none",
+        )
+        if reduction == "none":
+            return loss.view(targets.shape)
+        return loss / (targets >= 0).sum().clamp(min=1) if reduction == "mean" else loss
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Softcapped logits (…, vocab_size) in fp32 of final states (…, C); padding of the vocabulary is cut off."""
@@ -301,17 +294,18 @@ class GPT(nn.Module):
         """Final normed states (B, T, C) of tokens (B, T)."""
         count = tokens.size(1)
         rotary = rotary_slice(self.cos, self.sin, 0, count) if cache is None else cache.rotary(self.cos, self.sin, count)
-        x = first = self._smear(norm(self.transformer["wte"](tokens)), cache)
+        x = first = self._smear(rms_norm(self.transformer["wte"](tokens)), cache)
         middle = x
+        resid, again = self.resid_lambdas.unbind(), self.x0_lambdas.unbind()
         for i, block in enumerate(self.transformer["h"]):  # type: ignore[arg-type]
-            x = self.resid_lambdas[i] * x + self.x0_lambdas[i] * first
+            x = mix(x, resid[i], first, again[i])
             value_embed = self.value_embeds[str(i)](tokens) if str(i) in self.value_embeds else None
             x = block(x, value_embed, rotary, cache)
             if i == self.shape.depth // 2:
                 middle = x
         if cache is not None:
             cache.advance(count)
-        return norm(x - self.backout_lambda.to(x.dtype) * middle)
+        return rms_norm(x - self.backout_lambda.to(x.dtype) * middle)
 
     def _smear(self, x: Tensor, cache: KVCache | None) -> Tensor:
         """x (B, T, C) with a gated part of the position before added; the first position has none, unless a cache knows it."""
