@@ -1,0 +1,184 @@
+"""Sampling: greedy equals the naive model, rows do not touch each other, limits hold, and the calculator is called."""
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from engine_helpers import BYTES, lively_model, naive_greedy
+
+from nanochat.engine import Completion, Engine, PromptTooLong, Sampling, choose
+from nanochat.errors import BadConfig, BadData
+from nanochat.model import GPT
+
+GREEDY = Sampling(max_new_tokens=20, temperature=0.0)
+STOPS = {BYTES.encode_special("<|assistant_end|>"), BYTES.bos_id}
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT:
+    return lively_model()
+
+
+@pytest.fixture
+def engine(model: GPT) -> Engine:
+    return Engine(model, BYTES)
+
+
+def prompts(count: int, seed: int = 0, low: int = 1, high: int = 30) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(256) for _ in range(rng.randint(low, high))] for _ in range(count)]
+
+
+@pytest.mark.parametrize("prompt", prompts(4))
+def test_greedy_equals_the_naive_model_without_a_cache(engine: Engine, model: GPT, prompt: list[int]) -> None:
+    assert engine.complete([prompt], GREEDY)[0].tokens == naive_greedy(model, prompt, 20, STOPS)
+
+
+def test_prompts_of_different_length_in_one_batch_answer_as_alone(engine: Engine, model: GPT) -> None:
+    many = prompts(9, seed=1)
+    for prompt, completion in zip(many, engine.complete(many, GREEDY), strict=True):
+        assert completion.tokens == naive_greedy(model, prompt, 20, STOPS)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(12, 0.8, top_k=20), Sampling(12, 1.2, top_p=0.9), Sampling(12, 1.0)])
+def test_a_row_says_the_same_whatever_else_is_in_the_batch(engine: Engine, sampling: Sampling) -> None:
+    many = prompts(7, seed=2)
+    together = engine.complete(many, sampling)
+    in_threes = engine.complete(many, sampling, batch=3)
+    assert [c.tokens for c in together] == [c.tokens for c in in_threes]
+    assert engine.complete(many, Sampling(**{**vars(sampling), "seed": 1}))[0].tokens != together[0].tokens
+
+
+def test_equal_prompts_get_answers_of_their_own(engine: Engine) -> None:
+    samples = engine.complete([[1, 2, 3]] * 6, Sampling(10, 1.0))
+    assert len({tuple(sample.tokens) for sample in samples}) > 1
+    assert engine.complete([[1, 2, 3]] * 6, Sampling(10, 1.0))[5].tokens == samples[5].tokens
+
+
+class Scripted:
+    """Stands for a model whose likeliest tokens are given: row by row what it would say after each position."""
+
+    def __init__(self, model: GPT, scripts: list[list[int]], prompt_len: int) -> None:
+        self.model, self.scripts, self.prompt_len = model, scripts, prompt_len
+        self.shape, self.device, self.new_cache = model.shape, model.device, model.new_cache
+        self.fed: list[list[int]] = []
+
+    def hidden(self, tokens: torch.Tensor, cache) -> torch.Tensor:
+        self.fed.append(tokens[:, -1].tolist())
+        cache.length += tokens.size(1)
+        return torch.full((tokens.size(0), 1, 1), float(cache.length - self.prompt_len))
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for i, place in enumerate(hidden[:, 0].long().tolist()):
+            script = self.scripts[i % len(self.scripts)]
+            rows.append(torch.nn.functional.one_hot(torch.tensor(script[min(place, len(script) - 1)]), 265).float())
+        return torch.stack(rows)
+
+
+def scripted(model: GPT, script: list[int], calculator=None) -> Completion:
+    fake = Scripted(model, [script], 3)
+    return Engine(fake, BYTES, calculator).complete([[1, 2, 3]], GREEDY)[0]  # type: ignore[arg-type]
+
+
+END = BYTES.encode_special("<|assistant_end|>")
+PYTHON = [BYTES.encode_special(f"<|python_{side}|>") for side in ("start", "end")]
+OUTPUT = [BYTES.encode_special(f"<|output_{side}|>") for side in ("start", "end")]
+
+
+def test_a_stop_token_ends_the_row_and_is_left_out(model: GPT) -> None:
+    assert scripted(model, [65, 66, END, 67]) == Completion([65, 66], [1, 1], "stop")
+    assert scripted(model, [BYTES.bos_id]) == Completion([], [], "stop")
+
+
+def test_an_answer_without_end_stops_at_the_limit(model: GPT) -> None:
+    assert scripted(model, [65]) == Completion([65] * 20, [1] * 20, "length")
+
+
+def test_a_call_is_worked_out_and_its_result_is_forced_upon_the_model(model: GPT) -> None:
+    said = [65, PYTHON[0], *BYTES.encode("6*7"), PYTHON[1], 1, 1, 1, 1, 66, END]
+    completion = scripted(model, said)
+    assert completion.tokens == [65, PYTHON[0], *BYTES.encode("6*7"), PYTHON[1], OUTPUT[0], *BYTES.encode("42"), OUTPUT[1], 66]
+    assert completion.sampled == [1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1]
+    assert completion.finish == "stop"
+
+
+def test_a_call_without_result_leaves_the_model_to_go_on(model: GPT) -> None:
+    completion = scripted(model, [PYTHON[0], *BYTES.encode("6//"), PYTHON[1], 66, END])
+    assert completion.tokens[-1] == 66 and OUTPUT[0] not in completion.tokens
+
+
+def test_the_calls_of_a_row_do_not_end_it_even_if_a_result_holds_a_stop_token(model: GPT) -> None:
+    completion = scripted(model, [PYTHON[0], 49, PYTHON[1], 1, 1, 1, 1, 1, 66, END], calculator=lambda _: "12")
+    assert completion.finish == "stop" and completion.tokens[-1] == 66
+
+
+def test_what_is_spoken_leaves_calls_and_results_out(engine: Engine) -> None:
+    tokens = [*BYTES.encode("It is "), PYTHON[0], 49, PYTHON[1], OUTPUT[0], 50, OUTPUT[1], *BYTES.encode("42.")]
+    assert engine.text(Completion(tokens)) == "It is 42."
+
+
+def test_finished_rows_leave_the_batch(model: GPT) -> None:
+    fake = Scripted(model, [[END], [END], [END], [65] * 30], 3)
+    completions = Engine(fake, BYTES).complete([[1, 2, 3], [1, 2, 4], [1, 2, 5], [1, 2, 6]], GREEDY)  # type: ignore[arg-type]
+    assert len(fake.fed[0]) == 4 and {len(fed) for fed in fake.fed[1:]} == {1}
+    assert [c.finish for c in completions[:3]] == ["stop"] * 3
+
+
+def test_prompt_and_answer_fill_the_context_and_no_more(engine: Engine) -> None:
+    completion = engine.complete([[1] * 60], Sampling(500, 0.0))[0]
+    assert (completion.finish == "context" and len(completion.tokens) == 4) or completion.finish == "stop"
+    assert engine.complete([[1] * 63], Sampling(5, 0.0))[0].finish in ("context", "stop")
+
+
+@pytest.mark.parametrize("length", [64, 65, 5000])
+def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(engine: Engine, length: int) -> None:
+    with pytest.raises(PromptTooLong, match=f"{length} tokens, the model's context 64"):
+        engine.complete([[1], [1] * length], GREEDY)
+
+
+def test_an_empty_prompt_and_no_prompt(engine: Engine) -> None:
+    with pytest.raises(BadData, match="empty"):
+        engine.complete([[]], GREEDY)
+    assert engine.complete([], GREEDY) == []
+
+
+@pytest.mark.parametrize("wrong", [
+    {"max_new_tokens": 0}, {"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": -1},
+    {"top_p": 0.0}, {"top_p": 1.1},
+])
+def test_impossible_settings_are_refused_by_name(wrong: dict) -> None:
+    with pytest.raises(BadConfig, match=next(iter(wrong))):
+        Sampling(**wrong)
+
+
+def frequencies(sampling: Sampling, logits: list[float], draws: int = 4000) -> dict[int, float]:
+    rng = random.Random(0)
+    rows = torch.tensor(logits).expand(draws, -1)
+    counts = Counter(choose(rows, sampling, [rng.random() for _ in range(draws)]))
+    return {token: count / draws for token, count in counts.items()}
+
+
+def test_tokens_come_as_often_as_the_softmax_says() -> None:
+    logits = [0.0, 1.0, 2.0, -1.0]
+    for temperature in (0.5, 1.0, 2.0):
+        expected = torch.softmax(torch.tensor(logits) / temperature, 0).tolist()
+        found = frequencies(Sampling(temperature=temperature), logits)
+        assert all(abs(found.get(i, 0) - p) < 0.03 for i, p in enumerate(expected))
+
+
+def test_top_k_and_top_p_cut_the_tail_and_keep_the_proportions() -> None:
+    logits = [float(x) for x in torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).tolist()]
+    assert set(frequencies(Sampling(top_k=2), logits)) == {0, 1}
+    found = frequencies(Sampling(top_p=0.7), logits)
+    assert set(found) == {0, 1} and abs(found[0] - 0.625) < 0.03
+    assert set(frequencies(Sampling(top_p=0.01), logits)) == {0}
+    assert set(frequencies(Sampling(top_k=50), logits)) == {0, 1, 2, 3}
+    assert set(frequencies(Sampling(top_k=3, top_p=0.81), logits)) == {0, 1}
+
+
+def test_the_extremes_of_the_random_number_stay_within_the_vocabulary() -> None:
+    logits = torch.zeros(2, 7)
+    assert choose(logits, Sampling(), [0.0, 1.0 - 1e-12]) == [0, 6]
+    assert choose(logits, Sampling(top_p=0.5), [0.0, 1.0 - 1e-12])[1] < 7
