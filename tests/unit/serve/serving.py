@@ -31,9 +31,13 @@ def model(vocab: int, length: int = 96, seed: int = 3) -> GPT:
     return made.eval()
 
 
-def engine(length: int = 96) -> Engine:
+def engine(length: int = 96, *, endless: bool = False) -> Engine:
+    """An engine; `endless` takes the stop tokens away, as random weights say them at random."""
     words = tokenizer()
-    return Engine(model(words.vocab_size, length), words)
+    made = Engine(model(words.vocab_size, length), words)
+    if endless:
+        made._stops = frozenset()
+    return made
 
 
 @contextlib.contextmanager
