@@ -12,7 +12,7 @@ from nanochat.contract import ExitCode, is_failure, layout, may_restart
 from nanochat.errors import BadData
 from nanochat.files import write_atomic
 
-__all__ = ["Attempt", "begin", "end", "failures", "final_code", "next_attempt", "read"]
+__all__ = ["Attempt", "begin", "end", "failures", "final_code", "next_attempt", "read", "spent_s"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,27 @@ def read(job: Path) -> list[Attempt]:
 def failures(attempts: list[Attempt]) -> int:
     """How many attempts ended in a failure of their own."""
     return sum(entry.failed for entry in attempts)
+
+
+def spent_s(job: Path, attempts: list[Attempt], *, but: int | None = None) -> float:
+    """Seconds that attempts took together; attempts of one job share its budget.
+
+    An attempt whose launcher was lost lasted at least until its last event.
+
+    Args:
+        job: The job's folder.
+        attempts: What `read` gives.
+        but: An attempt to leave out: the one that begins now.
+    """
+    ends = ((entry, entry.ended if entry.ended is not None else _last_event(job, entry)) for entry in attempts if entry.attempt != but)
+    return sum(max(0.0, ended - entry.started) for entry, ended in ends)
+
+
+def _last_event(job: Path, entry: Attempt) -> float:
+    try:
+        return layout.events_file(job, entry.attempt).stat().st_mtime
+    except OSError:
+        return entry.started
 
 
 def next_attempt(attempts: list[Attempt]) -> int:

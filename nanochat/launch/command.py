@@ -98,10 +98,18 @@ class Launch:
             return self.control.agree_on_attempt(number if self.is_first else None, self.run_file.start_timeout_s)
         return number or 0
 
+    def _run_of_attempt(self) -> RunFile:
+        """What the ranks read: with this attempt's number, and with what earlier ones took of the budget they share."""
+        budget = self.run_file.budget
+        earlier = ledger.spent_s(self.settings.job_dir, ledger.read(self.settings.job_dir), but=self.attempt)
+        return self.run_file.model_copy(
+            update={"attempt": self.attempt, "budget": budget.model_copy(update={"spent_s": budget.spent_s + earlier})}
+        )
+
     def _supervise(self) -> Verdict | None:
         s = self.settings
         attempt_run = layout.attempt_dir(s.job_dir, self.attempt) / "run.json"
-        write_atomic(attempt_run, self.run_file.model_copy(update={"attempt": self.attempt}).model_dump_json(indent=1) + "\n")
+        write_atomic(attempt_run, self._run_of_attempt().model_dump_json(indent=1) + "\n")
         logs = {s.first_rank + i: layout.rank_log(s.job_dir, self.attempt, s.first_rank + i) for i in range(s.ranks_per_node)}
         in_process = _may_fork(self.run_file)
         if in_process:

@@ -5,6 +5,7 @@ Nothing here is newer than Volcano 1.9, the oldest that Ascend sites run.
 """
 
 import json
+import math
 from typing import Any
 
 import yaml
@@ -59,7 +60,7 @@ def manifest_of(plan: Plan, image: str) -> Manifest:
         image=image, pull_policy=spec.image.pull_policy, env=environment(plan), resources=_resources(plan), volumes=volumes(plan),
         grace_period_s=spec.lifecycle.grace_period_s, host_network=spec.network.host,
         ttl_s=() if spec.lifecycle.ttl_s is None else (spec.lifecycle.ttl_s,),
-        priority_class=spec.cluster.priority_class or "",
+        deadline_s=_deadline(plan), priority_class=spec.cluster.priority_class or "",
         runtime_class=spec.cluster.runtime_class or (profile.runtime_class if plan.wants_npus else None) or "",
         service_account=spec.cluster.service_account or "", pull_secrets=tuple(spec.image.pull_secrets),
         node_selector=_node_selector(plan), tolerations=tuple(_toleration(t) for t in spec.cluster.tolerations),
@@ -67,6 +68,12 @@ def manifest_of(plan: Plan, image: str) -> Manifest:
     )
     _check_sizes(manifest)
     return manifest
+
+
+def _deadline(plan: Plan) -> tuple[int, ...]:
+    """The pod's own deadline: the budget plus the grace in which the trainer, which stops earlier, writes its checkpoint."""
+    limit = plan.run_file.budget.max_run_s
+    return () if limit is None else (math.ceil(limit) + plan.spec.lifecycle.grace_period_s,)
 
 
 def _labels(plan: Plan) -> dict[str, str]:

@@ -70,6 +70,8 @@ class Manifest:
     grace_period_s: int
     host_network: bool
     ttl_s: tuple[int, ...] = ()
+    deadline_s: tuple[int, ...] = ()
+    """Seconds after which Kubernetes ends a pod, for a budget that the trainer itself can no longer hold."""
     priority_class: str = ""
     runtime_class: str = ""
     service_account: str = ""

@@ -6,7 +6,7 @@ A check looks at this node only, takes well under a second, and says what to do.
 from collections.abc import Callable
 
 from nanochat.contract import RunFile
-from nanochat.launch.checks import batch, output_folder, platform_variables, retries
+from nanochat.launch.checks import batch, budget, output_folder, platform_variables, retries
 from nanochat.launch.settings import LaunchSettings
 
 __all__ = ["CHECKS", "run_checks"]
@@ -15,6 +15,7 @@ CHECKS: tuple[Callable[[LaunchSettings, RunFile], None], ...] = (
     platform_variables.check,
     output_folder.check,
     retries.check,
+    budget.check,
     batch.check,
 )
 
