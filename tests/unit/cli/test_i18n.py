@@ -10,7 +10,7 @@ def test_the_mo_file_is_the_po_file() -> None:
     assert PO.with_suffix(".mo").read_bytes() == compile_mo(read_po()), "run: python -m nanochat_npu.i18n"
 
 
-CORE = ("spec/", "main.py", "options.py", "yaml_source.py", "load.py", "origins.py", "site.py", "commands/init.py", "commands/validate.py", "commands/config.py", "data")
+CORE = ("spec/", "main.py", "options.py", "yaml_source.py", "load.py", "origins.py", "site.py", "commands/init.py", "commands/validate.py", "commands/config.py")
 
 
 def test_the_texts_that_everybody_meets_are_translated() -> None:
