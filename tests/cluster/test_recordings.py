@@ -38,8 +38,9 @@ def phases(lines: Lines) -> list[str]:
 
 
 def normal(text: str) -> str:
-    """An event text without what differs from run to run: namespaces, node names, addresses."""
-    text = re.sub(r"\(0x[0-9a-f]+\)", "(0x)", text)
+    """An event text without what differs from run to run: namespaces, node names, addresses, which of two workers came first."""
+    text = re.sub(r"\(0x[0-9a-f]+\)", "(0x)", " ".join(text.split()))
+    text = re.sub(r"train-worker-[01]", "WORKER", text)
     text = re.sub(r"npu-\d+", "NODE", text)
     text = re.sub(r"(assigned |PodGroup |account )[a-z0-9-]+(?=[/:])", r"\1NS", text)
     return re.sub(r"^\(combined from similar events\): ", "", text)

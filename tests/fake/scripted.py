@@ -61,7 +61,7 @@ class ScriptedServer:
         self.rules: list[tuple[str, re.Pattern[str], list[Answer]]] = []
         self.requests: list[tuple[str, str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -128,6 +128,7 @@ class ScriptedServer:
         with self._lock:
             self.requests.append((method, path, body))
             self.headers.append(headers)
+            self._lock.notify_all()
             for wanted, pattern, answers in self.rules:
                 if wanted == method and pattern.search(path):
                     return answers.pop(0) if len(answers) > 1 else answers[0]
@@ -136,6 +137,11 @@ class ScriptedServer:
     def asked(self, method: str, path: str = "") -> list[str]:
         """Paths of the requests that were made by this method."""
         return [asked for verb, asked, _body in self.requests if verb == method and re.search(path, asked)]
+
+    def until_asked(self, method: str, path: str, times: int) -> None:
+        """Wait until this has been asked so often."""
+        with self._lock:
+            assert self._lock.wait_for(lambda: len(self.asked(method, path)) >= times, timeout=20), self.requests
 
     def close(self) -> None:
         """Stop serving."""
