@@ -172,7 +172,7 @@ def _plain(node: yaml.Node | None, path: FieldPath, raw: dict[FieldPath, str], d
         return {str(key.value): _plain(value, (*path, str(key.value)), raw, depth + 1) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, (*path, i), raw, depth + 1) for i, item in enumerate(node.value)]
-    if not isinstance(node, yaml.ScalarNode) or node.style is not None:
+    if not isinstance(node, yaml.ScalarNode) or node.style:  # the C loader has "" for plain, the other None
         return node.value
     raw[path] = node.value
     return parse_scalar(node.value)
