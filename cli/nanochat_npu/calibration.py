@@ -58,6 +58,8 @@ def parse(value: Mapping[str, Any]) -> Calibration:
     versions = value.get("versions")
     clean["versions"] = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     clean["cheap"] = value.get("cheap") is True
+    drift = value.get("drift_ln_sd", 0.0)
+    clean["drift_ln_sd"] = min(2.0, max(0.0, float(drift))) if isinstance(drift, (int, float)) else 0.0
     return Calibration(**{f.name: clean[f.name] for f in fields(Calibration)})
 
 

@@ -33,7 +33,8 @@ __all__ = ["command", "record_of"]
 
 STEPS, DROP = 40, 10
 """The first steps choose kernels and fill caches; the median of the next thirty was within 1.6 % of a whole run (PR 492)."""
-CHEAP_STEPS, CHEAP_DROP = 3, 1
+CHEAP_STEPS, CHEAP_DROP = 4, 1
+DRIFT = 0.05
 
 StepsOption = Annotated[int, typer.Option("--steps", min=4, help=_("Optimiser steps to run."))]
 DropOption = Annotated[int, typer.Option("--drop", min=1, help=_("Steps at the beginning that do not count."))]
@@ -160,7 +161,8 @@ def record_of(plan: Plan, measured: StepTimes, folder: JobFolder, *, cheap: bool
         tokens_per_step=plan.horizon.tokens_per_step, sequence_len=plan.shape.sequence_len, vocab=plan.shape.padded_vocab, world_size=plan.world_size,
         nodes=plan.spec.resources.nodes, window_pattern=plan.run.model.window_pattern, step_s=measured.median_s, mean_step_s=measured.mean_s,
         steps=measured.count, measured_on=datetime.date.today().isoformat(), peak_bytes=measured.peak_bytes, start_s=around.start_s,
-        eval_tokens_per_s=around.eval_tokens_per_s, save_bytes_per_s=around.save_bytes_per_s, versions=folder.receipt().versions, host=platform.node(), cheap=cheap,
+        eval_tokens_per_s=around.eval_tokens_per_s, save_bytes_per_s=around.save_bytes_per_s, versions=folder.receipt().versions, host=platform.node(),
+        drift_ln_sd=measured.drift_ln_sd, cheap=cheap,
     )
 
 
@@ -177,6 +179,8 @@ def _show(record: Calibration, path: Path, output: OutputFormat) -> None:
     if record.start_s is not None:
         rows.append((_("start-up"), words.hours(record.start_s / 3600)))
     rows.append((_("kept in"), str(path)))
+    if record.drift_ln_sd > DRIFT:
+        rows.append(("!", _("the speed wandered by {percent:.0f} % during the run: something else runs here, so plans stay wide").format(percent=100 * record.drift_ln_sd)))
     if record.stalls:
         rows.append(("!", _("host stalls: the mean is {percent:.0f} % above the median, so the mean counts").format(percent=100 * (record.mean_step_s / record.step_s - 1))))
     console.data(tables.to_text([Section("calibration", _("Calibration"), rows=tuple(rows))]))

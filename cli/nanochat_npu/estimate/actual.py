@@ -1,8 +1,9 @@
 """What a job really took, term by term, from its events. Pure, and total over odd or missing events."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from statistics import mean, median
+from statistics import mean, median, stdev
 from typing import Any
 
 __all__ = ["Actual", "StepTimes", "actual", "step_times"]
@@ -125,13 +126,18 @@ def actual(attempts: Sequence[Iterable[dict[str, Any]]], *, submitted_s: float |
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a run's steps after the first ones; what a calibration keeps."""
+    """Seconds of a run's steps after the first ones; what a calibration keeps.
+
+    `drift_ln_sd` is how the speed wanders: the spread (ln) of the means of blocks of five steps. On an NPU of one's own it is
+    under 1 %; on a computer that is shared with others it is what makes a forecast unsure.
+    """
 
     median_s: float
     mean_s: float
     count: int
     tokens_per_step: int
     peak_bytes: float | None
+    drift_ln_sd: float = 0.0
 
 
 def step_times(events: Iterable[dict[str, Any]], *, drop: int, stage: str = "pretrain") -> StepTimes | None:
@@ -146,4 +152,9 @@ def step_times(events: Iterable[dict[str, Any]], *, drop: int, stage: str = "pre
     took = [_number(event, "dt_s") for event in kept]
     tokens = max(round(_number(event, "tokens_per_s") * _number(event, "dt_s")) for event in kept)
     peak = max((_number(event, "memory_bytes") for event in steps), default=0.0)
-    return StepTimes(median(took), mean(took), len(took), tokens, peak or None)
+    return StepTimes(median(took), mean(took), len(took), tokens, peak or None, _drift(took))
+
+
+def _drift(took: Sequence[float], block: int = 5) -> float:
+    means = [math.log(mean(took[i : i + block])) for i in range(0, len(took) - block + 1, block)]
+    return stdev(means) if len(means) >= 3 else 0.0

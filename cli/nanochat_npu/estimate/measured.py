@@ -27,7 +27,8 @@ class Calibration:
         mean_step_s: Mean of the same steps; above the median where the host stalls.
         peak_bytes: Peak of one rank, or None.
         versions: Versions that change speed (torch, torch_npu, cann).
-        cheap: Only micro-batches were timed; the result is less sure.
+        drift_ln_sd: How its speed wandered (ln); a computer shared with others makes a forecast unsure.
+        cheap: Few steps were timed; the result is less sure.
     """
 
     chip: str
@@ -51,6 +52,7 @@ class Calibration:
     save_bytes_per_s: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     host: str = ""
+    drift_ln_sd: float = 0.0
     cheap: bool = False
 
     @property

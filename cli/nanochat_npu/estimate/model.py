@@ -146,12 +146,14 @@ def _tier(inputs: Inputs, found: Match) -> Tier:
 
 def _spread(inputs: Inputs, tier: Tier, stack: StackClass, past: History, found: Match) -> Spread:
     base = TIER_LN_SD.get(tier, stack.ln_sd)
-    cheap = 2.0 if found.calibration is not None and found.calibration.cheap else 1.0
+    record = found.calibration
+    cheap = 2.0 if record is not None and record.cheap else 1.0
+    drift = record.drift_ln_sd if record is not None else 0.0
     unsure = accelerator(inputs.chip).uncertain_peak_sd if tier in ("C", "D") else 0.0
     own = past.ln_sd if past.jobs else base
     network = 0.5 if inputs.nodes > 1 and tier != "A" else _NEAR_LN_SD
     overhead = 0.15 if tier == "A" else 0.35
-    return Spread(((own * cheap) ** 2 + unsure**2) ** 0.5, network, overhead, bias=past.bias)
+    return Spread(((own * cheap) ** 2 + drift**2 + unsure**2) ** 0.5, network, overhead, bias=past.bias)
 
 
 def likely_hours(inputs: Inputs, found: Match | None = None) -> float:

@@ -150,6 +150,15 @@ def test_the_first_steps_of_a_calibration_do_not_count() -> None:
     assert step_times(events, drop=8) is None
 
 
+def test_a_wandering_speed_is_seen_over_blocks_of_steps() -> None:
+    steady, wandering = ([step(float(n), n, dt(n)) for n in range(40)] for dt in (lambda n: 2.0, lambda n: 2.0 if n < 25 else 3.0))
+    quiet, shared = step_times(steady, drop=10), step_times(wandering, drop=10)
+    assert quiet is not None
+    assert shared is not None
+    assert quiet.drift_ln_sd == pytest.approx(0.0)
+    assert shared.drift_ln_sd > 0.15
+
+
 def test_a_job_that_ended_is_closed_with_its_cost() -> None:
     view = JobView("d20", "local", JobState.SUCCEEDED, ended_s=1_796_036_000.0, exit_code=0)
     events = [stage(1_796_000_010.0), step(1_796_035_990.0, 1, 35_980.0)]

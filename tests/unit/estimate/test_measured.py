@@ -89,6 +89,12 @@ def test_a_cheap_calibration_is_trusted_less() -> None:
     assert cheap.p90 / cheap.p10 > sure.p90 / sure.p10
 
 
+def test_a_computer_whose_speed_wanders_makes_a_forecast_unsure() -> None:
+    quiet, shared = (estimate(job(), known(record_for(job(), drift_ln_sd=drift))).hours for drift in (0.005, 0.2))
+    assert quiet.p90 / quiet.p10 < 1.12
+    assert shared.p90 / shared.p10 > 1.5
+
+
 def test_measured_memory_replaces_the_model() -> None:
     found = estimate(job(), known(record_for(job(), peak_bytes=60e9))).memory
     assert found.measured
