@@ -10,7 +10,7 @@ from typing import Protocol
 
 from nanochat.contract import BudgetState, ExitCode
 
-__all__ = ["BudgetGuard", "Guard", "Objection", "Progress"]
+__all__ = ["MARGIN_S", "BudgetGuard", "Guard", "Objection", "Progress"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Guard(Protocol):
 
 
 MARGIN_S = 5.0
+"""Kept back beside one step and two checkpoints."""
 
 
 @dataclass

@@ -5,6 +5,7 @@ import time
 from nanochat import ledger
 from nanochat.contract import ExitCode, RunFile
 from nanochat.errors import TrainerError
+from nanochat.guards import MARGIN_S
 from nanochat.launch.settings import LaunchSettings
 
 __all__ = ["check"]
@@ -21,8 +22,12 @@ def check(settings: LaunchSettings, run: RunFile) -> None:
         raise TrainerError("the deadline of this job has passed", code=ExitCode.BUDGET, where="budget", hint="set the budget anew and submit again")
     if budget.max_run_s is None:
         return
-    spent = budget.spent_s + ledger.spent_s(settings.job_dir, ledger.read(settings.job_dir))
-    if spent >= budget.max_run_s:
+    attempts = ledger.read(settings.job_dir)
+    spent = budget.spent_s + ledger.spent_s(settings.job_dir, attempts)
+    # An attempt that the guard ended left a little over, for its checkpoint; that is not enough to begin another.
+    stopped = bool(attempts) and attempts[-1].code == ExitCode.BUDGET
+    rest = max(2 * MARGIN_S, 0.05 * budget.max_run_s) if stopped else 0.0
+    if spent + rest >= budget.max_run_s:
         raise TrainerError(
             f"earlier attempts took {spent:.0f} s of the {budget.max_run_s:.0f} s that all may take", code=ExitCode.BUDGET, where="budget",
             hint="raise budget.max_total or budget.max_hours and submit again",

@@ -61,6 +61,16 @@ def test_no_rank_is_started_once_the_budget_is_spent(tmp_path: Path) -> None:
     assert not may_restart(ExitCode.BUDGET)
 
 
+def test_what_the_guard_left_over_is_not_enough_for_another_attempt(tmp_path: Path) -> None:
+    attempts(tmp_path, (100.0, 195.0))
+    budget_check.check(settings(tmp_path), run_with(100.0))  # it ended otherwise: what is left may be used
+    path = layout.ledger_file(tmp_path)
+    path.write_text(path.read_text().replace('"code": 69', '"code": 81'))
+    with pytest.raises(TrainerError, match="earlier attempts took 95 s"):
+        budget_check.check(settings(tmp_path), run_with(100.0))
+    budget_check.check(settings(tmp_path), run_with(200.0))  # the budget was raised
+
+
 def test_no_rank_is_started_after_the_deadline(tmp_path: Path) -> None:
     run = RunFile(job="x", run=RunConfig(), budget=BudgetState(deadline_s=time.time() - 1))
     with pytest.raises(TrainerError, match="deadline"):
