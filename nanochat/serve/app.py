@@ -152,9 +152,10 @@ async def _chat(http: HttpRequest) -> Response:
 async def _until_gone(http: HttpRequest, answers: list[_Answer]) -> list[str]:
     """The texts; if the client goes away first, the answers stop and their slots are free."""
     work = asyncio.gather(*(answer.whole() for answer in answers))
-    gone = asyncio.ensure_future(_disconnect(http))
+    gone: asyncio.Future[None] = asyncio.ensure_future(_disconnect(http))
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        waited: list[asyncio.Future[Any]] = [work, gone]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise ApiError(499, "the client went away")
         return list(work.result())

@@ -33,6 +33,6 @@ def _lines(batcher: Batcher) -> Iterator[str]:
     times = sorted(batcher.counters.first_token_s)
     yield "# HELP nanochat_first_token_seconds Time to the first token, of the last thousand answers.\n# TYPE nanochat_first_token_seconds summary\n"
     for quantile in (0.5, 0.9, 0.99):
-        value = times[min(len(times) - 1, int(quantile * len(times)))] if times else math.nan
-        yield f'nanochat_first_token_seconds{{quantile="{quantile}"}} {value}\n'
+        at: float = times[min(len(times) - 1, int(quantile * len(times)))] if times else math.nan
+        yield f'nanochat_first_token_seconds{{quantile="{quantile}"}} {at}\n'
     yield f"nanochat_first_token_seconds_count {len(times)}\nnanochat_first_token_seconds_sum {sum(times)}\n"

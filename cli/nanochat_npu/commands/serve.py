@@ -1,0 +1,44 @@
+"""``serve``: a trained model over HTTP, for the page, the openai client and other programs."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from nanochat_npu import console
+from nanochat_npu.backends.local import connect
+from nanochat_npu.errors import UsageError
+from nanochat_npu.foreground import require_model, run_trainer
+from nanochat_npu.i18n import _
+from nanochat_npu.jobs import Store
+from nanochat_npu.options import JobArgument
+
+__all__ = ["command"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+TOKEN_VARIABLE = "NANOCHAT_SERVE_TOKEN"  # noqa: S105 - the name of a variable
+
+StageOption = Annotated[str | None, typer.Option("--stage", help=_("Stage whose model answers; default: the last trained."), show_default=False)]
+HostOption = Annotated[str, typer.Option("--host", help=_("Address to listen on; anything but loopback needs a token in NANOCHAT_SERVE_TOKEN."))]
+PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help=_("Port; 0 takes a free one."))]
+SlotsOption = Annotated[int, typer.Option("--slots", min=1, help=_("Answers that are written at the same time."))]
+IdleOption = Annotated[float, typer.Option("--idle-ttl", min=0, metavar="SECONDS", help=_("Leave after this long without a request; 0: never."))]
+
+
+def command(
+    job: JobArgument, stage: StageOption = None, host: HostOption = "127.0.0.1", port: PortOption = 8000, slots: SlotsOption = 16,
+    idle_ttl: IdleOption = 0,
+) -> None:
+    """Serve a trained model: a web page to talk to it, and OpenAI's protocol for programs."""
+    folder = Store.default().existing(job)
+    require_model(folder)
+    if host not in LOOPBACK and not os.environ.get(TOKEN_VARIABLE):
+        raise UsageError(
+            _("{host} can be reached by others, and no token is set").format(host=host), where="--host",
+            hint=_("set {variable}, or leave --host at 127.0.0.1").format(variable=TOKEN_VARIABLE),
+        )
+    backend = connect()
+    backend.require_trainer()
+    arguments = ["--job-dir", str(folder.path), "--host", host, "--port", str(port), "--slots", str(slots), "--idle-ttl-s", str(idle_ttl)]
+    console.say(_("loading the model; Ctrl-C ends the server"))
+    raise typer.Exit(run_trainer(backend, "serve", [*arguments, *(["--stage", stage] if stage else [])], job))
