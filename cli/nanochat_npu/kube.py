@@ -9,14 +9,12 @@ reads and deletes after a broken connection. A create whose answer was lost rais
 back (a deterministic name and a submission id tell whose object it is).
 """
 
-import contextlib
 import json
 import logging
 import os
 import random
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -34,11 +32,13 @@ from nanochat_npu.kube_errors import (
     error_of,
     lost_response,
 )
+from nanochat_npu.kube_stream import Channel, LogOptions, Stream, transport_errors
 from nanochat_npu.kubeconfig import Target
 from nanochat_npu.resources import PODS, Resource
 
 __all__ = ["MERGE_PATCH", "Clock", "Kube", "LogOptions", "Login", "Stream", "Target", "connect"]
 
+list_ = list  # `Kube.list` hides the name inside of its class
 MERGE_PATCH = "application/merge-patch+json"
 _PAGE = 500
 """Objects of one page of a list: the server's own default for kubectl."""
@@ -140,35 +140,6 @@ class Page:
 
     objects: list[dict[str, Any]]
     version: str
-
-
-@dataclass(frozen=True)
-class LogOptions:
-    """Which part of a container's output.
-
-    Attributes:
-        container: Name, "" for the only one.
-        follow: Go on until the container ends.
-        since_s: Only the last so many seconds.
-        since_time: Only from this time on (RFC 3339).
-        tail: Only the last so many lines.
-        timestamps: Put the time and a blank before each line.
-    """
-
-    container: str = ""
-    follow: bool = False
-    since_s: float | None = None
-    since_time: str = ""
-    tail: int | None = None
-    timestamps: bool = False
-
-    def as_query(self) -> dict[str, str]:
-        """The parameters of the request; empty ones are left out when it is sent."""
-        return {
-            "container": self.container, "follow": "true" if self.follow else "", "timestamps": "true" if self.timestamps else "",
-            "sinceSeconds": str(max(1, int(self.since_s))) if self.since_s is not None else "", "sinceTime": self.since_time,
-            "tailLines": str(self.tail) if self.tail is not None else "",
-        }
 
 
 @dataclass
@@ -291,6 +262,35 @@ class Kube:
         read_s = None if query.follow else _READ_S
         return Stream(self._open(call, "GET", PODS.path(namespace, pod, "log"), query.as_query(), read_s=read_s))
 
+    def exec_socket(self, namespace: str, pod: str, command: "list_[str]", *, stdin: bool) -> Channel:
+        """An open websocket to a new process in a pod; its messages are those of ``exec`` (see `nanochat_npu.cluster.exec`).
+
+        Raises:
+            ClusterError: The pod, or the right to run commands in it, is missing.
+        """
+        options = [("stdin", str(stdin).lower()), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
+        return self._websocket(PODS.path(namespace, pod, "exec"), options, Call("create", Resource("", "v1", "pods/exec", "Pod"), namespace, pod, self.server))
+
+    def forward_socket(self, namespace: str, pod: str, port: int) -> Channel:
+        """An open websocket that carries one connection to a port of a pod."""
+        call = Call("create", Resource("", "v1", "pods/portforward", "Pod"), namespace, pod, self.server)
+        return self._websocket(PODS.path(namespace, pod, "portforward"), [("ports", str(port))], call)
+
+    def _websocket(self, path: str, options: "list_[tuple[str, str]]", call: Call) -> Channel:
+        import websocket
+        from kubernetes.stream.ws_client import create_websocket
+
+        login = self._logged_in()
+        url = login.server.replace("http", "ws", 1) + path + "?" + urlencode(options)
+        found = {key.lower(): value for key, value in self._headers(login).items()}
+        try:
+            opened = create_websocket(login.configuration, url, {"authorization": found["authorization"]} if "authorization" in found else {})
+        except websocket.WebSocketBadStatusException as error:
+            raise error_of(call, Reply(error.status_code, error.resp_body or b"")) from error
+        except (websocket.WebSocketException, OSError) as error:
+            raise _unreachable(call, error, sent=False) from error
+        return Channel(opened, call)
+
     # ---- how -------------------------------------------------------------------------------------------------------
 
     @property
@@ -311,7 +311,7 @@ class Kube:
         response = self._open(call, method, path, query or {}, body=body)
         try:
             raw = response.read()
-        except _transport_errors() as error:
+        except transport_errors() as error:
             raise lost_response(call, error) from error
         finally:
             response.release_conn()
@@ -367,13 +367,13 @@ class Kube:
                 method, url, body=data, headers=headers, preload_content=False, retries=False, redirect=False,
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
             )
-        except _transport_errors() as error:
+        except transport_errors() as error:
             raise _unreachable(call, error, sent=_was_sent(error)) from error
         self._keep_warnings(response)
         if response.status >= 300:
             try:
                 raw = response.read()
-            except _transport_errors() as error:
+            except transport_errors() as error:
                 raise _unreachable(call, error, sent=True) from error
             finally:
                 response.release_conn()
@@ -400,12 +400,6 @@ def _backoff_s(tried: int) -> float:
     """0.5 s, doubling up to 15 s, with a third of it by chance so that many clients do not come back together."""
     whole: float = min(15.0, 0.5 * 2.0 ** min(tried - 1, 6))
     return whole * (1 - random.random() / 3)
-
-
-def _transport_errors() -> tuple[type[Exception], ...]:
-    import urllib3.exceptions
-
-    return (urllib3.exceptions.HTTPError, OSError)
 
 
 def _was_sent(error: Exception) -> bool:
@@ -442,44 +436,3 @@ def _unreachable(call: Call, error: Exception, *, sent: bool) -> ClusterUnreacha
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text.rpartition(": ")[2] if ": " in text else text or type(error).__name__
-
-
-class Stream:
-    """An open answer that is read line by line; close it to let go of the connection (also from another thread)."""
-
-    def __init__(self, response: Any) -> None:
-        self._response = response
-        self._closed = False
-
-    def lines(self) -> Iterator[str]:
-        """Lines as they come; ends when the server ends the answer, when it breaks off, or after `close`.
-
-        A connection that breaks is not an error here: whoever reads a stream has to go on from its last line anyway.
-        """
-        rest = b""
-        # AttributeError, ValueError: how http.client takes it when another thread closes the socket under a read.
-        ends: tuple[type[Exception], ...] = (*_transport_errors(), AttributeError, ValueError)
-        try:
-            for chunk in self._response.stream(65_536, decode_content=True):
-                *whole, rest = (rest + chunk).split(b"\n")
-                yield from (line.decode("utf-8", "replace") for line in whole)
-        except ends:
-            return
-        finally:
-            self.close()
-        if rest:
-            yield rest.decode("utf-8", "replace")
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        if self._closed:
-            return
-        self._closed = True
-        # Closing waits for a reader that sits in the socket until the server says something; shutting down wakes it.
-        connection = getattr(self._response, "connection", None) or getattr(self._response, "_connection", None)
-        socket = getattr(connection, "sock", None)
-        if socket is not None:
-            with contextlib.suppress(OSError):
-                socket.shutdown(2)
-        self._response.close()
-        self._response.release_conn()
