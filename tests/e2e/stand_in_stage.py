@@ -1,12 +1,11 @@
 """A stage that does what a test asks of it, instead of training: real processes, real collectives, real signals.
 
-``python stand_in_stage.py launch`` is ``python -m nanochat launch`` with the stage pretrain exchanged for this module. What it
-does is in the environment: STAND_IN = "loop", or "RANK:ACTION" with ACTION bad-data, bug, kill, exit3, hang or sleep-at-start.
+`launchers.py` exchanges the stage pretrain for this module. What it does is in the environment: STAND_IN = "done", "loop", or
+"RANK:ACTION" with ACTION bad-data, bug, kill, exit3 or hang.
 """
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 
 from nanochat.context import Context
-from nanochat.contract import Stage
 from nanochat.errors import BadData, Interrupted
 
 
@@ -54,12 +52,3 @@ def _act(action: str) -> None:
         os._exit(3)
     if action == "hang":
         time.sleep(600)
-
-
-if __name__ == "__main__":
-    import nanochat.stages
-    from nanochat.__main__ import main
-
-    sys.path.insert(0, str(Path(__file__).parent))
-    nanochat.stages.STAGES[Stage.PRETRAIN] = "stand_in_stage"
-    sys.exit(main())

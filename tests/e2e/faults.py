@@ -1,0 +1,68 @@
+"""Faults that a test plants into the trainer's processes, by name in the environment variable FAULT (see launchers.py)."""
+
+import os
+import resource
+import signal
+from typing import Any
+
+__all__ = ["disk_full", "evaluation_fails_on_rank_1", "killed_in_mid_step", "killed_while_saving"]
+
+
+def evaluation_fails_on_rank_1() -> None:
+    """Every evaluation raises on rank 1 and on no other."""
+    from nanochat import evaluation
+
+    original = evaluation.nats_and_bytes
+
+    def failing(*args: Any, **kwargs: Any) -> tuple[float, int]:
+        if os.environ["RANK"] == "1":
+            raise RuntimeError("planted")
+        return original(*args, **kwargs)
+
+    evaluation.nats_and_bytes = failing
+
+
+def disk_full() -> None:
+    """From step FAULT_STEP on no file may grow beyond 100 kB; a checkpoint's does (a real error of the operating system)."""
+    from nanochat.loop import Loop
+
+    original = Loop._save
+
+    def save(self: Loop) -> Any:
+        if self.counters.step >= int(os.environ["FAULT_STEP"]) and self.context.peers.rank == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        try:
+            return original(self)
+        finally:
+            if self.context.peers.rank == 0:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    Loop._save = save  # type: ignore[method-assign]
+
+
+def killed_in_mid_step() -> None:
+    """The last rank is killed in step FAULT_STEP, between backward and update."""
+    from nanochat.optim import MuonAdamW
+
+    original = MuonAdamW.step
+
+    def step(self: MuonAdamW, rates: Any) -> None:
+        if self.updates + 1 == int(os.environ["FAULT_STEP"]) and self.comm.rank == self.comm.size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(self, rates)
+
+    MuonAdamW.step = step  # type: ignore[method-assign]
+
+
+def killed_while_saving() -> None:
+    """Rank 0 is killed in the checkpoint of step FAULT_STEP, when the tensors are written and the manifest is not."""
+    from nanochat.checkpoint import Checkpoints, Snapshot
+
+    original = Checkpoints._finish
+
+    def finish(self: Checkpoints, partial: Any, final: Any, snapshot: Snapshot, reports: Any) -> str:
+        if snapshot.step == int(os.environ["FAULT_STEP"]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, partial, final, snapshot, reports)
+
+    Checkpoints._finish = finish  # type: ignore[method-assign]
