@@ -8,8 +8,8 @@ second Ctrl-C stops it now, a third only leaves. Of every other job Ctrl-C just 
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from nanochat_npu.i18n import _
 from nanochat_npu.progress import Progress
 from nanochat_npu.views import Snapshot, job_json
 
-__all__ = ["Display", "Followed", "LiveDisplay", "Options", "PlainDisplay", "follow", "make_display", "raise_for_end"]
+__all__ = ["Display", "Followed", "LiveDisplay", "Options", "PlainDisplay", "Signals", "catching", "follow", "make_display", "raise_for_end"]
 
 POLL_S = {"local": 0.2, "volcano": 1.0}
 PLAIN_EVERY_S = 5.0
@@ -109,18 +109,23 @@ class LiveDisplay:
         self._console = console.rich_err()
         self._curve_rows = curve_rows
         self._note = ""
+        self._shown: JobView | None = None
+        self._drawn = 0.0
         self._live = Live(console=self._console, refresh_per_second=8, auto_refresh=False, screen=screen, vertical_overflow="crop")
         self._live.start()
 
     def show(self, snapshot: Snapshot, fresh: list[dict[str, Any]]) -> None:
         """Draw the picture anew."""
+        if not fresh and snapshot.job == self._shown and time.monotonic() - self._drawn < 1.0:
+            return
+        self._shown, self._drawn = snapshot.job, time.monotonic()
         width, height = self._console.size
         rows = min(self._curve_rows, max(2, (height - 16) // 2)) if self._curve_rows else 0
         self._live.update(live.picture(snapshot, width=width, curve_rows=rows, note=self._note), refresh=True)
 
     def note(self, text: str) -> None:
         """Show a line below the picture."""
-        self._note = text
+        self._note, self._shown = text, None
 
     def close(self) -> None:
         """Leave the last picture standing."""
@@ -135,11 +140,14 @@ def make_display(*, curve_rows: int = 0, screen: bool = False) -> Display:
 
 
 @dataclass
-class _Signals:
+class Signals:
+    """How often the person pressed Ctrl-C (or sent SIGTERM), and how many of these were acted on."""
+
     count: int = 0
-    seen: int = field(default=0)
+    seen: int = 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
+        """Count one; the handler for `signal.signal`."""
         self.count += 1
 
     def fresh(self) -> bool:
@@ -151,9 +159,9 @@ class _Signals:
 
 
 @contextmanager
-def _catching() -> Iterator[_Signals]:
+def catching() -> Iterator[Signals]:
     """Count Ctrl-C and SIGTERM instead of dying of them."""
-    signals = _Signals()
+    signals = Signals()
     before = {number: signal.signal(number, signals.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals
@@ -162,8 +170,15 @@ def _catching() -> Iterator[_Signals]:
             signal.signal(number, handler)
 
 
-def follow(backend: Backend, name: str, display: Display, options: Options | None = None) -> Followed:
+def follow(backend: Backend, name: str, display: Display, options: Options | None = None, signals: Signals | None = None) -> Followed:
     """Watch a job until it has ended, the person has had enough, or the time is up.
+
+    Args:
+        backend: Has the job.
+        name: Of the job.
+        display: Where it is shown; closed at the end.
+        options: How to follow.
+        signals: Of a caller who has been `catching` since before the job started; what came since then counts.
 
     Raises:
         JobTimeout: `timeout_s` is over.
@@ -171,7 +186,7 @@ def follow(backend: Backend, name: str, display: Display, options: Options | Non
     options = options or Options()
     state, source = Progress(), backend.events(name)
     deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
-    with _catching() as signals:
+    with nullcontext(signals) if signals is not None else catching() as signals:
         try:
             while True:
                 job = backend.get(name)  # before the events: what a job wrote before it ended is then never missed

@@ -115,10 +115,16 @@ class Progress:
         if event.get("event") in _REMARKABLE:
             self.recent.append((self.last_t or 0.0, describe(event)))
 
-    def bests(self, name: str) -> tuple[Evaluation, Evaluation] | None:
-        """The first and the last result of an evaluation, or None where there is none."""
-        found = [result for result in self.evaluations if result.name == name]
-        return (found[0], found[-1]) if found else None
+    def before_and_after(self) -> dict[str, tuple[Evaluation, Evaluation]]:
+        """The first and the last result of everything that was measured, by a title.
+
+        Answers that are right or wrong are comparable over the whole job. A loss or bpb is one of its stage's own data.
+        """
+        found: dict[str, list[Evaluation]] = {}
+        for result in self.evaluations:
+            title = result.name if result.total else f"{result.name} ({result.stage})"
+            found.setdefault(title, []).append(result)
+        return {title: (of_title[0], of_title[-1]) for title, of_title in found.items()}
 
     def _stage(self, event: dict[str, Any]) -> None:
         index = lenient.whole(event.get("index"))

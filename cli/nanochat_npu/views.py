@@ -128,17 +128,11 @@ def stages(snapshot: Snapshot) -> Section | None:
 
 def results(snapshot: Snapshot) -> Section | None:
     """First and last result of each evaluation."""
-    progress = snapshot.progress
-    names = list(dict.fromkeys(result.name for result in progress.evaluations))
     lines, value = [], {}
-    for name in names:
-        both = progress.bests(name)
-        if both is None:
-            continue
-        first, last = both
-        lines.append((name, first.text if first is not last else "-", last.text))
-        value[name] = {
-            "before": first.value, "after": last.value, "correct_before": first.correct, "correct": last.correct, "total": last.total, "stage": last.stage,
+    for title, (first, last) in snapshot.progress.before_and_after().items():
+        lines.append((title, first.text if first is not last else "-", last.text))
+        value[title] = {
+            "name": first.name, "before": first.value, "after": last.value, "correct_before": first.correct, "correct": last.correct, "total": last.total, "stage": last.stage,
             "step": last.step,
         }
     return Section("results", _("Results"), header=(_("measured"), _("before"), _("after")), table=tuple(lines), value=value) if lines else None
@@ -184,7 +178,7 @@ def outcome(snapshot: Snapshot) -> Section:
     run = max(progress.runs, key=lambda each: each.busy_s, default=None)
     if run is not None and run.mean_tokens_per_s:
         rows.append((_("tokens/s"), f"{units.count(run.mean_tokens_per_s)}  ({run.name})"))
-    bpb = progress.bests("bpb")
+    bpb = progress.before_and_after().get("bpb (pretrain)")
     if bpb is not None:
         rows.append((_("validation bpb"), f"{bpb[0].text} → {bpb[1].text}"))
     if progress.checkpoint and progress.checkpoint.get("path"):

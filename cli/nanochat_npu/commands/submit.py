@@ -2,7 +2,8 @@
 
 import datetime
 import sys
-from typing import Annotated
+from contextlib import nullcontext
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -11,7 +12,7 @@ from nanochat_npu.accounts import note_submission
 from nanochat_npu.backends import Backend, Outcome, Submission, Submitted, connect
 from nanochat_npu.estimate import Estimate
 from nanochat_npu.estimating import check_budget, estimate_here
-from nanochat_npu.follow import Options, follow, make_display, raise_for_end
+from nanochat_npu.follow import Options, Signals, catching, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
 from nanochat_npu.options import BackendChoice, OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
 from nanochat_npu.periods import parse_seconds
@@ -57,12 +58,16 @@ def command(
     check_budget(estimated)
     at = backend_of(plan)
     _confirm(at, plan, estimated, yes=yes)
-    submitted = at.submit(submission)
-    _note(plan, estimated, submitted)
-    if follow_ or timeout_s is not None:
-        _follow(at, submitted, timeout_s, output)
-    else:
+    if not (follow_ or timeout_s is not None):
+        submitted = at.submit(submission)
+        _note(plan, estimated, submitted)
         _tell(submitted, output)
+        return
+    # From before the job exists: a Ctrl-C that comes while it starts must stop it too, not only this command.
+    with catching() if at.interrupt == "cancel" else nullcontext() as signals:
+        submitted = at.submit(submission)
+        _note(plan, estimated, submitted)
+        _follow(at, submitted, Watching(timeout_s, signals), output)
 
 
 def spec_text(spec: JobSpec) -> str:
@@ -142,10 +147,17 @@ def _tell(submitted: Submitted, output: OutputFormat) -> None:
     console.say(_("next: nanochat-npu status {job}, or watch it: nanochat-npu watch {job}").format(job=job.name))
 
 
-def _follow(backend: Backend, submitted: Submitted, timeout_s: float | None, output: OutputFormat) -> None:
+class Watching(NamedTuple):
+    """How long to follow, and the signals since before the job started."""
+
+    timeout_s: float | None
+    signals: Signals | None
+
+
+def _follow(backend: Backend, submitted: Submitted, watching: Watching, output: OutputFormat) -> None:
     _say_outcome(submitted)
     owned = backend.interrupt == "cancel" and submitted.outcome is not Outcome.ATTACHED
-    followed = follow(backend, submitted.job.name, make_display(), Options(owned=owned, timeout_s=timeout_s))
+    followed = follow(backend, submitted.job.name, make_display(), Options(owned=owned, timeout_s=watching.timeout_s), watching.signals)
     snapshot = followed.snapshot
     if followed.interrupts:
         console.say(_("{job}: {state}  {reason}").format(job=snapshot.job.name, state=snapshot.job.state, reason=snapshot.job.reason))

@@ -54,9 +54,17 @@ def test_a_stage_that_comes_twice_is_two_runs() -> None:
 
 def test_before_and_after_are_the_first_and_the_last_result() -> None:
     progress = folded(*({"event": "eval", "stage": "pretrain", "step": n, "name": "bpb", "value": 3.0 - n} for n in range(3)))
-    both = progress.bests("bpb")
-    assert both is not None
-    assert (both[0].value, both[1].value) == (3.0, 1.0)
+    first, last = progress.before_and_after()["bpb (pretrain)"]
+    assert (first.value, last.value) == (3.0, 1.0)
+
+
+def test_answers_are_compared_over_the_job_and_losses_within_a_stage() -> None:
+    results = [("pretrain", "bpb", 3.0, None), ("pretrain", "sums", 0.0, 100), ("sft", "bpb", 1.0, None), ("eval", "sums", 0.9, 100)]
+    progress = folded(
+        *({"event": "eval", "stage": stage, "name": name, "value": value, "correct": int(value * 100), "total": total} for stage, name, value, total in results)
+    )
+    shown = {title: (first.value, last.value) for title, (first, last) in progress.before_and_after().items()}
+    assert shown == {"bpb (pretrain)": (3.0, 3.0), "sums": (0.0, 0.9), "bpb (sft)": (1.0, 1.0)}
 
 
 def test_a_new_attempt_forgets_how_the_last_one_ended() -> None:

@@ -1,0 +1,332 @@
+"""The job commands as a person runs them: real processes of the command line, real signals, a real terminal."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+from job_bench import LAUNCHER, Bench, wait_until
+
+from nanochat_npu import processes
+from nanochat_npu.backends import ENDED, JobState
+
+CLI = [sys.executable, "-m", "nanochat_npu.main"]
+STEPS = [
+    {"event": "stage", "status": "start", "index": 0, "of": 1},
+    {"event": "eval", "step": 0, "name": "bpb", "value": 3.25},
+    {"event": "step", "step": 1, "steps": 2, "loss": 6.5, "tokens_per_s": 4000, "tokens": 2048, "dt_s": 0.5, "eta_s": 30},
+    {"event": "step", "step": 2, "steps": 2, "loss": 1.25, "tokens_per_s": 4000, "tokens": 4096, "dt_s": 0.5, "eta_s": 0},
+    {"event": "eval", "step": 2, "name": "bpb", "value": 1.5},
+    {"event": "eval", "step": 2, "name": "sums", "value": 0.97, "correct": 97, "total": 100},
+    {"event": "checkpoint", "step": 2, "path": "checkpoints/pretrain/step_000002", "size_bytes": 3200000},
+    {"event": "stage", "status": "end", "index": 0, "of": 1, "took_s": 1.0},
+    {"event": "done", "reason": "finished", "resumable": False, "step": 2},
+]
+
+
+class Shell:
+    """The command line in a folder of its own, with a launcher that plays a part."""
+
+    def __init__(self, tmp_path: Path, bench: Bench) -> None:
+        self.bench = bench
+        self.cwd = tmp_path
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} {LAUNCHER} "$PLAY"\n')
+        python.chmod(0o755)
+        self.env = {**os.environ, "NANOCHAT_NPU_HOME": str(bench.store.home), "NANOCHAT_NPU_PYTHON": str(python), "COLUMNS": "100"}
+
+    def play(self, **play: Any) -> None:
+        self.env["PLAY"] = json.dumps(play)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*CLI, *arguments], env=self.env, cwd=self.cwd, capture_output=True, text=True, timeout=60, check=False)
+
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen([*CLI, *arguments], env=self.env, cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def terminal(self, *arguments: str) -> "pexpect.spawn[str]":
+        env = {**self.env, "TERM": "xterm", "NO_COLOR": "1"}
+        env.pop("CI", None)
+        return pexpect.spawn(CLI[0], [*CLI[1:], *arguments], env=env, cwd=str(self.cwd), encoding="utf-8", timeout=30, dimensions=(30, 100))
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        value = json.loads(self.run(*arguments, "-o", "json").stdout)
+        assert isinstance(value, dict)
+        return value
+
+
+@pytest.fixture
+def shell(tmp_path: Path, bench: Bench) -> Iterator[Shell]:
+    shell = Shell(tmp_path, bench)
+    shell.play()
+    yield shell
+    for name in bench.store.names():
+        backend = bench.backend()
+        if backend.get(name).state not in ENDED:
+            backend.cancel(name, now=True)
+        processes.kill_job(bench.store.folder(name).path)
+
+
+def submit_waiting(shell: Shell, **play: Any) -> None:
+    shell.play(wait=True, **play)
+    assert shell.run("submit", "tiny").returncode == 0
+    shell.bench.ready("tiny")
+
+
+def test_submit_prints_the_name_alone_on_stdout(shell: Shell) -> None:
+    done = shell.run("submit", "tiny")
+    assert (done.returncode, done.stdout) == (0, "tiny\n")
+    assert "next: nanochat-npu status tiny" in done.stderr
+
+
+def test_following_ends_with_the_table_on_stdout_and_lines_on_stderr(shell: Shell) -> None:
+    shell.play(events=STEPS)
+    done = shell.run("submit", "tiny", "--follow")
+    assert done.returncode == 0
+    for text in ("4,096", "3.2500 → 1.5000", "97 of 100", "checkpoints/pretrain/step_000002", "nanochat-npu chat tiny"):
+        assert text in done.stdout
+    assert "pretrain 2/2  loss 1.2500" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_following_a_failure_leaves_with_7_and_json_has_the_ranks_code(shell: Shell) -> None:
+    shell.play(codes=[1], verdict=65)
+    done = shell.run("submit", "tiny", "--follow", "-o", "json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["exit_code"], answer["error"]["code"], answer["error"]["state"]) == (7, 7, 65, "FAILED")
+    assert "bees" in answer["error"]["message"]
+
+
+def test_following_goes_on_over_a_restart(shell: Shell) -> None:
+    shell.play(codes=[82, 0])
+    done = shell.run("submit", "tiny", "--follow")
+    assert done.returncode == 0
+    assert "RESTARTING" in done.stderr
+    assert "RUNNING, attempt 1" in done.stderr
+
+
+def test_a_timeout_leaves_with_124_and_the_job_running(shell: Shell) -> None:
+    shell.play(wait=True)
+    done = shell.run("submit", "tiny", "--wait-timeout", "1s")
+    assert done.returncode == 124
+    assert shell.json("status", "tiny")["state"] == "RUNNING"
+
+
+def test_ctrl_c_saves_the_job_and_leaves_with_130(shell: Shell) -> None:
+    shell.play(wait=True)
+    follower = shell.start("submit", "tiny", "--follow")
+    job = shell.bench.ready("tiny")
+    follower.send_signal(signal.SIGINT)
+    _out, err = follower.communicate(timeout=30)
+    assert follower.returncode == 130
+    assert "a checkpoint is being written" in err
+    assert (job / "saved0").exists()
+    assert shell.json("status", "tiny")["state"] == "CANCELLED"
+    assert shell.bench.processes("tiny") == []
+
+
+def test_ctrl_c_twice_stops_a_deaf_job_now_and_leaves_no_process(shell: Shell) -> None:
+    shell.play(wait=True, deaf=True, child=True)
+    follower = shell.start("submit", "tiny", "--follow")
+    shell.bench.ready("tiny")
+    follower.send_signal(signal.SIGINT)
+    wait_until(lambda: shell.bench.backend().get("tiny").phase == "stopping", "the first Ctrl-C arrives")
+    follower.send_signal(signal.SIGINT)
+    follower.communicate(timeout=30)
+    assert follower.returncode == 130
+    assert shell.bench.processes("tiny") == []
+
+
+def test_sigterm_to_the_follower_saves_the_job(shell: Shell) -> None:
+    shell.play(wait=True)
+    follower = shell.start("submit", "tiny", "--follow")
+    job = shell.bench.ready("tiny")
+    follower.terminate()
+    follower.communicate(timeout=30)
+    assert (job / "saved0").exists()
+
+
+def test_a_follower_that_is_killed_leaves_the_job_running(shell: Shell) -> None:
+    shell.play(wait=True)
+    follower = shell.start("submit", "tiny", "--follow")
+    shell.bench.ready("tiny")
+    follower.kill()
+    follower.communicate(timeout=30)
+    assert shell.json("status", "tiny")["state"] == "RUNNING"
+
+
+def test_ctrl_c_while_attached_to_anothers_job_only_stops_watching(shell: Shell) -> None:
+    submit_waiting(shell)
+    follower = shell.start("submit", "tiny", "--follow")
+    assert follower.stderr is not None
+    first = [follower.stderr.readline() for _line in range(3)]
+    assert any("submitted before" in line for line in first), first
+    follower.send_signal(signal.SIGINT)
+    _out, err = follower.communicate(timeout=30)
+    assert "goes on; stop it with: nanochat-npu cancel tiny" in err
+    assert shell.json("status", "tiny")["state"] == "RUNNING"
+
+
+def test_a_person_sees_a_picture_that_moves(shell: Shell) -> None:
+    shell.play(events=STEPS[:-1], wait=True)
+    terminal = shell.terminal("submit", "tiny", "--follow")
+    terminal.expect(r"loss[^0-9\r]*(\x1b\[\d*m)*1\.2500")
+    terminal.expect("97 of 100")
+    terminal.sendintr()
+    terminal.expect("a checkpoint is being written")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 130
+
+
+def test_submitting_something_else_under_the_name_leaves_with_6_and_names_rerun(shell: Shell) -> None:
+    submit_waiting(shell)
+    done = shell.run("submit", "tiny", "--set", "run.seed=7")
+    assert done.returncode == 6
+    assert "--rerun" in done.stderr
+    assert done.stdout == ""
+
+
+def test_rerun_says_where_the_earlier_run_is_kept(shell: Shell) -> None:
+    shell.run("submit", "tiny", "--wait-timeout", "30s")
+    done = shell.run("submit", "tiny", "--rerun", "--follow")
+    assert done.returncode == 0
+    assert "archive/tiny/1" in done.stderr
+
+
+def test_a_dry_run_shows_everything_and_touches_nothing(shell: Shell) -> None:
+    done = shell.run("submit", "tiny", "--dry-run", "--set", "resources.nodes=2")
+    assert done.returncode == 0
+    assert '"nodes": 2' in done.stdout
+    assert done.stdout.count("-m nanochat launch") == 2
+    assert not (shell.bench.store.home / "jobs").exists()
+
+
+def test_a_dry_run_for_a_cluster_needs_no_cluster(shell: Shell) -> None:
+    done = shell.run("submit", "d20", "--dry-run")
+    assert done.returncode == 0
+    assert 'kind: "Job"' in done.stdout
+
+
+def test_the_kept_spec_is_the_same_submission(shell: Shell) -> None:
+    shell.run("submit", "tiny", "--set", "run.seed=7", "--wait-timeout", "30s")
+    done = shell.run("submit", str(shell.bench.store.folder("tiny").spec_file))
+    assert "submitted before" in done.stderr
+
+
+def test_a_job_in_a_folder_that_cannot_be_written_is_an_error_without_traceback(shell: Shell, tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    shell.env["NANOCHAT_NPU_HOME"] = str(blocked)
+    done = shell.run("submit", "tiny")
+    assert done.returncode == 6
+    assert "cannot write" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "cancel", "chat", "watch"])
+def test_an_unknown_job_leaves_with_6_and_the_nearest_name(shell: Shell, command: str) -> None:
+    shell.bench.store.create("tiny", {})
+    done = shell.run(command, "tinny")
+    assert done.returncode == 6
+    assert "did you mean tiny" in done.stderr
+
+
+def test_status_json_has_the_promised_keys_from_the_first_moment_on(shell: Shell) -> None:
+    shell.bench.store.create("tiny", {})
+    answer = shell.json("status", "tiny")
+    assert {"job", "state", "stage", "step", "loss", "tokens_per_s", "attempt", "schema_version"} <= set(answer)
+
+
+def test_status_shows_where_a_running_job_is(shell: Shell) -> None:
+    submit_waiting(shell, events=STEPS[:4])
+    wait_until(lambda: shell.json("status", "tiny")["step"] == 2, "the step is seen")
+    answer = shell.json("status", "tiny")
+    assert (answer["state"], answer["stage"], answer["loss"], answer["tokens_per_s"], answer["attempt"]) == ("RUNNING", "pretrain", 1.25, 4000, 0)
+
+
+def test_list_shows_jobs_and_filters_by_state(shell: Shell) -> None:
+    shell.run("submit", "tiny", "--wait-timeout", "30s")
+    assert [job["job"] for job in shell.json("list")["jobs"]] == ["tiny"]
+    assert shell.json("list", "--state", "failed")["jobs"] == []
+
+
+def test_an_empty_list_names_the_first_step(shell: Shell) -> None:
+    done = shell.run("list")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nanochat-npu submit" in done.stderr
+
+
+def test_logs_show_events_as_sentences_and_raw_as_they_are(shell: Shell) -> None:
+    folder = shell.bench.store.create("tiny", {})
+    attempt = folder.path / "attempts" / "0"
+    attempt.mkdir(parents=True)
+    (attempt / "rank0.log").write_text(json.dumps({"v": 1, "stage": "pretrain", **STEPS[2]}) + "\nplain\n")
+    assert shell.run("logs", "tiny").stdout == "rank 0 | pretrain 1/2  loss 6.5000  4,000 tokens/s  30 s left\nrank 0 | plain\n"
+    assert shell.run("logs", "tiny", "--raw", "--rank", "0").stdout.startswith('{"v": 1')
+    assert json.loads(shell.run("logs", "tiny", "-o", "json").stdout.splitlines()[1]) == {"source": "rank 0", "text": "plain"}
+
+
+def test_cancel_waits_until_the_job_has_saved_its_work(shell: Shell) -> None:
+    submit_waiting(shell)
+    done = shell.run("cancel", "tiny")
+    assert done.returncode == 0
+    assert "CANCELLED" in done.stderr
+    assert (shell.bench.store.folder("tiny").path / "saved0").exists()
+
+
+def test_cancel_of_a_job_that_does_not_listen_times_out_and_names_now(shell: Shell) -> None:
+    submit_waiting(shell, deaf=True)
+    done = shell.run("cancel", "tiny", "--wait-timeout", "1s")
+    assert done.returncode == 124
+    assert "--now" in done.stderr
+    assert shell.run("cancel", "tiny", "--now").returncode == 0
+    assert shell.bench.processes("tiny") == []
+
+
+def test_deleting_needs_a_yes(shell: Shell) -> None:
+    shell.run("submit", "tiny", "--wait-timeout", "30s")
+    refused = shell.run("cancel", "tiny", "--delete")
+    assert refused.returncode == 2
+    assert shell.bench.store.names() == ["tiny"]
+    assert shell.run("cancel", "tiny", "--delete", "--yes").returncode == 0
+    assert shell.bench.store.names() == []
+
+
+def test_a_person_is_asked_before_anything_is_deleted(shell: Shell) -> None:
+    shell.bench.store.create("tiny", {})
+    terminal = shell.terminal("cancel", "tiny", "--delete")
+    terminal.expect(r"Delete tiny and everything in .*\?")
+    terminal.sendline("n")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 130
+    assert shell.bench.store.names() == ["tiny"]
+
+
+def test_job_names_complete(shell: Shell) -> None:
+    for name in ("tiny", "tiny-2", "d20"):
+        shell.bench.store.create(name, {})
+    env = {**shell.env, "_NANOCHAT_NPU_COMPLETE": "complete_bash", "COMP_WORDS": "nanochat-npu status ti", "COMP_CWORD": "2"}
+    script = "import sys; sys.argv = ['nanochat-npu']; from nanochat_npu.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["tiny", "tiny-2"]
+
+
+def test_a_supervisor_that_was_killed_shows_in_status_and_submitting_again_goes_on(shell: Shell) -> None:
+    submit_waiting(shell)
+    pid = shell.bench.store.folder("tiny").supervisor_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: shell.bench.backend().get("tiny").state is JobState.UNKNOWN, "the loss is noticed")
+    wait_until(lambda: not shell.bench.processes("tiny"), "no orphan is left")
+    shell.play()
+    done = shell.run("submit", "tiny", "--follow")
+    assert done.returncode == 0
+    assert "goes on from its newest checkpoint" in done.stderr
