@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
-__all__ = ["SCHEMA_VERSION", "confirm", "data", "is_interactive", "is_watching", "json_data", "rich_err", "rich_out", "say", "say_next", "width"]
+__all__ = ["SCHEMA_VERSION", "binary_data", "confirm", "data", "is_interactive", "is_watching", "json_data", "rich_err", "rich_out", "say", "say_next", "width"]
 
 SCHEMA_VERSION = 1
 """Version of the JSON that ``-o json`` prints; raised when a key changes its meaning."""
@@ -49,6 +49,12 @@ def data(text: str) -> None:
     """Write what was asked for to stdout, with exactly one newline at the end."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def binary_data(piece: bytes) -> None:
+    """Write bytes to stdout as they are."""
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
 
 
 def json_data(value: dict[str, Any]) -> None:

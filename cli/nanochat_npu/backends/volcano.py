@@ -8,17 +8,21 @@ from typing import Any, Literal
 
 from nanochat_npu import __version__, partial
 from nanochat_npu.backends import BackendName, EventSource, JobState, JobView, LogLine, LogQuery, Submission, Submitted
+from nanochat_npu.bundle import CONFIGMAPS
+from nanochat_npu.bundle import JOB as JOB_FILE
 from nanochat_npu.cluster.control import Control
 from nanochat_npu.cluster.follow import Follower
+from nanochat_npu.cluster.helper import Mounted, mounted_of
 from nanochat_npu.cluster.logs import read_logs
-from nanochat_npu.cluster.read import read_jobs, read_objects
+from nanochat_npu.cluster.read import read_job, read_jobs, read_objects
 from nanochat_npu.cluster.submit import Order, Sender
-from nanochat_npu.errors import JobExists
+from nanochat_npu.errors import JobExists, JobNotFound
 from nanochat_npu.i18n import _
 from nanochat_npu.job_state import FINAL_PHASES, JobObjects, job_view
 from nanochat_npu.jobs import Receipt, Store, write_json
 from nanochat_npu.kube import Kube
 from nanochat_npu.kube import connect as connect_kube
+from nanochat_npu.verify import parse_documents
 
 __all__ = ["VolcanoBackend", "connect"]
 
@@ -129,6 +133,23 @@ class VolcanoBackend:
             with self.store.lock(name):
                 self.store.remove(folder)
 
+    # ---- files -----------------------------------------------------------------------------------------------------
+
+    def mounted(self, name: str) -> Mounted:
+        """Where the job's files are: noted on the job, or, once its time to live has removed it, in the receipt.
+
+        Raises:
+            JobNotFound: Neither is there.
+        """
+        try:
+            return mounted_of(read_job(self.kube, self.namespace, name))
+        except JobNotFound:
+            rendered = self.store.folder(name).path / JOB_FILE
+            if not rendered.is_file():
+                raise
+            (job,) = parse_documents(rendered.read_text(encoding="utf-8"), JOB_FILE)
+            return mounted_of(job)
+
     # ---- receipts --------------------------------------------------------------------------------------------------
 
     def _make_room_for_receipt(self, submission: Submission) -> list[str]:
@@ -181,10 +202,7 @@ class _Followed:
 
 def _objects(files: dict[str, str], namespace: str) -> list[dict[str, Any]]:
     """The Kubernetes objects of a bundle in the order in which they are made: ConfigMaps, then the Job."""
-    from nanochat_npu.bundle import CONFIGMAPS, JOB
-    from nanochat_npu.verify import parse_documents
-
-    found = [*parse_documents(files[CONFIGMAPS], CONFIGMAPS), *parse_documents(files[JOB], JOB)]
+    found = [*parse_documents(files[CONFIGMAPS], CONFIGMAPS), *parse_documents(files[JOB_FILE], JOB_FILE)]
     for obj in found:
         obj["metadata"]["namespace"] = namespace
     return found

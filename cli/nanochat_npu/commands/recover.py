@@ -1,0 +1,33 @@
+"""``recover``: free a job whose pod hangs on a dead node."""
+
+import typer
+
+from nanochat_npu import console, partial
+from nanochat_npu.commands.suspend import cluster_job, tell
+from nanochat_npu.errors import UsageError
+from nanochat_npu.i18n import _
+from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption, OutputFormat, OutputOption, YesOption
+
+__all__ = ["command"]
+
+
+def command(
+    job: JobArgument, yes: YesOption = False, namespace: NamespaceOption = None, context: ContextOption = None, output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Force the deletion of pods that do not end because their node is dead; the job then restarts on other nodes."""
+    backend = cluster_job(job, namespace, context)
+    stuck = backend.control.stuck(job)
+    if not stuck:
+        tell(backend, job, output, _("no pod of {job} hangs on a dead node; why it waits: nanochat-npu explain {job}").format(job=job))
+        return
+    for pod in stuck:
+        console.say(_("{pod} on node {node} should have ended at {time}; its deletion will be forced").format(
+            pod=partial.text(pod, "metadata", "name"), node=partial.text(pod, "spec", "nodeName") or "?", time=partial.text(pod, "metadata", "deletionTimestamp"),
+        ))
+    console.say(_("Do this only if the node is really off: a pod that still runs there could write into the same folder as its successor."))
+    if not console.confirm(_("Force the deletion of {count} pods?").format(count=len(stuck)), yes=yes):
+        if not console.is_interactive():
+            raise UsageError(_("forcing needs a person's yes"), where=job, hint=_("add --yes"))
+        raise typer.Abort
+    backend.control.force(stuck)
+    tell(backend, job, output, _("next: nanochat-npu watch {job}").format(job=job))
