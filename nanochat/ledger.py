@@ -3,6 +3,7 @@
 Volcano's retryCount rises for both, so the launcher counts by itself, on the output volume.
 """
 
+import contextlib
 import json
 import time
 from dataclasses import asdict, dataclass
@@ -56,25 +57,43 @@ def failures(attempts: list[Attempt]) -> int:
     return sum(entry.failed for entry in attempts)
 
 
-def spent_s(job: Path, attempts: list[Attempt], *, but: int | None = None) -> float:
-    """Seconds that attempts took together; attempts of one job share its budget.
+def spent_s(job: Path, *, but: int | None = None) -> float:
+    """Seconds that the attempts of a job took together; they share its budget.
 
-    An attempt whose launcher was lost lasted at least until its last event.
+    Told from the attempts' folders: a person who lets a job go on forgives its failures, but not what it has spent. An attempt
+    lasts from its run.json, written before its ranks start, to the last file that it wrote.
 
     Args:
         job: The job's folder.
-        attempts: What `read` gives.
         but: An attempt to leave out: the one that begins now.
     """
-    ends = ((entry, entry.ended if entry.ended is not None else _last_event(job, entry)) for entry in attempts if entry.attempt != but)
-    return sum(max(0.0, ended - entry.started) for entry, ended in ends)
+    known = {entry.attempt: entry for entry in read(job)}
+    total = 0.0
+    for number in _numbers(job):
+        entry = known.get(number)
+        if number == but:
+            continue
+        if entry is not None and entry.ended is not None:
+            total += max(0.0, entry.ended - entry.started)
+        else:
+            total += _lasted_s(layout.attempt_dir(job, number))
+    return total
 
 
-def _last_event(job: Path, entry: Attempt) -> float:
+def _numbers(job: Path) -> list[int]:
     try:
-        return layout.events_file(job, entry.attempt).stat().st_mtime
+        names = [path.name for path in layout.attempt_dir(job, 0).parent.iterdir()]
     except OSError:
-        return entry.started
+        return []
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def _lasted_s(folder: Path) -> float:
+    written = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            written.append(path.stat().st_mtime)
+    return max(written) - min(written) if written else 0.0
 
 
 def next_attempt(attempts: list[Attempt]) -> int:

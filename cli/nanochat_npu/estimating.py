@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nanochat.contract import DataSource
 from nanochat_npu import calibration
+from nanochat_npu.accounts import settle_local
 from nanochat_npu.errors import BudgetError, SpecFieldError
 from nanochat_npu.estimate import (
     Budget,
@@ -64,6 +65,7 @@ def learn(inputs: Inputs, home: Path | None = None, extra: tuple[Calibration, ..
     records, problems = calibration.load_all(folder)
     past = {}
     try:
+        settle_local(folder)
         past = Ledger.of(folder).ratios(chip=inputs.chip, stack=str(inputs.stack))
     except LedgerError as error:
         problems.append(_("past jobs are not counted: {reason}").format(reason=error))

@@ -101,7 +101,7 @@ class Launch:
     def _run_of_attempt(self) -> RunFile:
         """What the ranks read: with this attempt's number, and with what earlier ones took of the budget they share."""
         budget = self.run_file.budget
-        earlier = ledger.spent_s(self.settings.job_dir, ledger.read(self.settings.job_dir), but=self.attempt)
+        earlier = ledger.spent_s(self.settings.job_dir, but=self.attempt)
         return self.run_file.model_copy(
             update={"attempt": self.attempt, "budget": budget.model_copy(update={"spent_s": budget.spent_s + earlier})}
         )

@@ -22,11 +22,9 @@ def check(settings: LaunchSettings, run: RunFile) -> None:
         raise TrainerError("the deadline of this job has passed", code=ExitCode.BUDGET, where="budget", hint="set the budget anew and submit again")
     if budget.max_run_s is None:
         return
-    attempts = ledger.read(settings.job_dir)
-    spent = budget.spent_s + ledger.spent_s(settings.job_dir, attempts)
-    # An attempt that the guard ended left a little over, for its checkpoint; that is not enough to begin another.
-    stopped = bool(attempts) and attempts[-1].code == ExitCode.BUDGET
-    rest = max(2 * MARGIN_S, 0.05 * budget.max_run_s) if stopped else 0.0
+    spent = budget.spent_s + ledger.spent_s(settings.job_dir)
+    # What the guard of an earlier attempt kept back for its checkpoint is not enough to begin another.
+    rest = max(2 * MARGIN_S, 0.05 * budget.max_run_s) if spent else 0.0
     if spent + rest >= budget.max_run_s:
         raise TrainerError(
             f"earlier attempts took {spent:.0f} s of the {budget.max_run_s:.0f} s that all may take", code=ExitCode.BUDGET, where="budget",
