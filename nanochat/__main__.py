@@ -12,6 +12,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rank": ("nanochat.rank", "one rank of a job (started by launch, or by torchrun)"),
     "chat": ("nanochat.chat", "talk to a trained model"),
     "serve": ("nanochat.serve.command", "serve a trained model over HTTP"),
+    "report": ("nanochat.report.command", "write the report of a job"),
 }
 """Command: module with ``main(argv) -> int``, and what it does."""
 

@@ -1,4 +1,4 @@
-"""Stage report: one file with what the job did and found, for people and for the command line's table."""
+"""Stage report: what the job did and found, as one file for programs, and as a page and Markdown for people."""
 
 import json
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 from nanochat.artifacts import read_results, write_results
 from nanochat.context import Context
 from nanochat.contract import layout
+from nanochat.report.collect import collect as collect_report
+from nanochat.report.command import write as write_report
 
 __all__ = ["check", "run"]
 
@@ -15,10 +17,11 @@ def check(context: Context) -> None:
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Gather the results of all stages into ``results/report.json``."""
+    """Gather the results of all stages into ``results/report.json``, and write report.html and report.md."""
     if context.is_first:
         write_results(context, "report", _collect(context))
-    return {"report": "results/report.json"}
+        write_report(collect_report(context.job_dir), context.job_dir)
+    return {"report": "report.html"}
 
 
 def _collect(context: Context) -> dict[str, Any]:
