@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from nanochat.contract import REFERENCE_DEPTH, BudgetState, Horizon, ModelShape, RunConfig, RunFile, World, horizon
@@ -107,6 +107,8 @@ def make_plan(spec: JobSpec, today: date) -> Plan:
         shape, reference, world_size=spec.world_size, device_batch=pretrain.device_batch, ratio=pretrain.target_param_data_ratio,
         weight_decay=pretrain.weight_decay, tokens_per_step=pretrain.tokens_per_step, steps=pretrain.steps, target_flops=pretrain.target_flops,
     )
+    given = {name: getattr(pretrain, name) for name in ("batch_lr_scale", "weight_decay_scaled")}
+    plan_horizon = replace(plan_horizon, **{name: value for name, value in given.items() if value is not None})
     sha256 = spec_sha256(spec)
     return Plan(
         spec=spec, today=today, shape=shape, horizon=plan_horizon, spec_sha256=sha256,

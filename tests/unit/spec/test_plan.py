@@ -21,7 +21,7 @@ def _plan(preset: str, *overrides: str) -> Plan:
 @pytest.mark.parametrize(
     ("preset", "world", "accum", "batch", "steps"),
     # Tokens, batch and steps by upstream's rules at ratio 12; parameters are held to upstream in tests/unit/contract.
-    [("tiny", 1, 1, 2048, 270), ("laptop", 1, 8, 16384, 2000), ("d12", 1, 16, 524288, 2520), ("d20", 8, 8, 1048576, 4980), ("d26", 4, 16, 1048576, 10510), ("d32-2x8", 16, 16, 2097152, 9600)],
+    [("tiny", 1, 4, 2048, 150), ("laptop", 1, 8, 16384, 2000), ("d12", 1, 16, 524288, 2520), ("d20", 8, 8, 1048576, 4980), ("d26", 4, 16, 1048576, 10510), ("d32-2x8", 16, 16, 2097152, 9600)],
 )
 def test_presets_derive_what_upstream_would(preset: str, world: int, accum: int, batch: int, steps: int) -> None:
     plan = _plan(preset)
@@ -40,6 +40,12 @@ def test_run_json_leaves_nothing_to_be_derived(preset: str) -> None:
     assert None not in (run.pretrain.tokens_per_step, run.pretrain.steps, run.pretrain.batch_lr_scale, run.pretrain.weight_decay_scaled)
     assert None not in (run.sft.device_batch, run.sft.tokens_per_step, run.eval.device_batch)
     assert run.model.window_pattern != "auto"
+
+
+def test_rates_that_the_spec_gives_are_not_derived_anew() -> None:
+    plan = _plan("d12", "run.pretrain.batch_lr_scale=0.3", "run.pretrain.weight_decay_scaled=0")
+    assert (plan.run_file.run.pretrain.batch_lr_scale, plan.run_file.run.pretrain.weight_decay_scaled) == (0.3, 0.0)
+    assert (plan.horizon.batch_lr_scale, plan.horizon.weight_decay_scaled) == (0.3, 0.0)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
