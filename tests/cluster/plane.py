@@ -94,6 +94,28 @@ class Plane:
         except ValueError:
             return raw.decode()
 
+    @property
+    def claim(self) -> Path:
+        """The folder that plays the output claim: commands in pods run in it."""
+        return self.folder / "claim"
+
+    def write_log(self, pod: str, *lines: str) -> None:
+        """Add lines to a pod's log, each at its own nanosecond."""
+        with (self.folder / "logs" / pod).open("a") as file:
+            for line in lines:
+                now = time.time_ns()
+                stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9)) + f".{now % 10**9:09d}Z"
+                file.write(f"{stamp} stdout F {line}\n")
+
+    def bind_helpers(self, namespace: str) -> None:
+        """Play the default scheduler for pods that Volcano does not place."""
+        for pod in self.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]:
+            if pod["spec"].get("schedulerName") == "default-scheduler" and not pod["spec"].get("nodeName"):
+                name = pod["metadata"]["name"]
+                self.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", {
+                    "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": "npu-000"},
+                })
+
     def add_node(self, name: str, **labels: str) -> None:
         """One simulated 910B server; labels of value "" are taken away."""
         node = yaml.safe_load(NODE.read_text().replace("{name}", name))
@@ -325,9 +347,24 @@ class Plane:
 
 
 def _debug_config(folder: Path) -> str:
-    """kwok's side of exec, logs and port-forward: commands run in a folder that plays the output claim, logs come from files."""
-    del folder
-    return ""
+    """kwok's side of exec and logs: commands run here, in a folder that plays the output claim, and logs come from files.
+
+    A pod called ``logs-worker-N`` has the log ``logs/logs-worker-N``; lines in the form that container runtimes write.
+    """
+    claim, logs = folder / "claim", folder / "logs"
+    for made in (claim, logs):
+        made.mkdir()
+    documents: list[dict[str, Any]] = [{
+        "kind": "ClusterExec", "apiVersion": "kwok.x-k8s.io/v1alpha1", "metadata": {"name": "exec"},
+        "spec": {"execs": [{"local": {"workDir": str(claim), "envs": [{"name": "PATH", "value": os.environ["PATH"]}]}}]},
+    }]
+    for number in range(2):
+        name = f"logs-worker-{number}"
+        documents.append({
+            "kind": "ClusterLogs", "apiVersion": "kwok.x-k8s.io/v1alpha1", "metadata": {"name": name},
+            "spec": {"selector": {"matchNames": [name]}, "logs": [{"logsFile": str(logs / name)}]},
+        })
+    return "".join(f"---\n{json.dumps(document)}\n" for document in documents)
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

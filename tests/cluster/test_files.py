@@ -1,0 +1,124 @@
+"""Files of a job through a helper pod: the real exec protocol of an API server; the commands run in a folder that plays the claim."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cases import Cluster
+from plane import Plane
+
+from nanochat_npu.cluster.files import Remote, push_folder
+from nanochat_npu.cluster.helper import opened
+from nanochat_npu.errors import ClusterError
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def remote(cluster: Cluster) -> Iterator[Remote]:
+    """A job's folder, open through a helper pod that the plane's default scheduler places."""
+    folder = cluster.plane.claim / cluster.namespace
+    folder.mkdir()
+    cluster.submit()
+    done = threading.Event()
+
+    def bind() -> None:
+        while not done.wait(0.1):
+            cluster.plane.bind_helpers(cluster.namespace)
+
+    binder = threading.Thread(target=bind)
+    binder.start()
+    try:
+        mounted = cluster.backend.mounted("train")
+        assert mounted.root == "/output/jobs/train"
+        with opened(cluster.backend.kube, cluster.namespace, mounted) as pod:
+            yield Remote(cluster.backend.kube, cluster.namespace, pod, str(folder))
+    finally:
+        done.set()
+        binder.join()
+    assert [name for name in cluster.pods() if "files" in name] == [] or all(
+        cluster.get(f"pods/{name}")["metadata"].get("deletionTimestamp") for name in cluster.pods() if "files" in name
+    )
+
+
+def test_a_folder_is_listed_read_and_written(remote: Remote, tmp_path: Path) -> None:
+    root = Path(remote.root)
+    (root / "attempts" / "0").mkdir(parents=True)
+    payload = bytes(range(256)) * 4096  # a megabyte of every byte there is, newlines and zeros among them
+    (root / "attempts" / "0" / "rank0.log").write_bytes(payload)
+    assert [(e.path, e.kind) for e in remote.entries(".")] == [("attempts", "dir")]
+    assert ("attempts/0/rank0.log", "file", len(payload)) in [(e.path, e.kind, e.size) for e in remote.entries(".", recursive=True)]
+    remote.fetch("attempts/0/rank0.log", tmp_path / "got.log")
+    assert (tmp_path / "got.log").read_bytes() == payload
+    (tmp_path / "new.bin").write_bytes(payload[::-1])
+    remote.send(tmp_path / "new.bin", "checkpoints/new.bin")
+    assert (root / "checkpoints" / "new.bin").read_bytes() == payload[::-1]
+
+
+def test_an_empty_file_goes_both_ways(remote: Remote, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    remote.send(tmp_path / "empty", "empty")
+    remote.fetch("empty", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == b""
+
+
+@pytest.mark.parametrize("path", ["../outside", "/../outside", "link/secret", "link"])
+def test_nothing_outside_of_the_jobs_folder_can_be_reached(remote: Remote, tmp_path: Path, path: str) -> None:
+    secret = Path(remote.root).parent / "secret-place"
+    secret.mkdir(exist_ok=True)
+    (secret / "secret").write_text("x")
+    (Path(remote.root).parent / "outside").write_text("x")
+    (Path(remote.root) / "link").symlink_to(secret)
+    with pytest.raises(ClusterError, match="leads out of"):
+        remote.fetch(path, tmp_path / "stolen")
+    assert not (tmp_path / "stolen").exists()
+
+
+def test_what_does_not_exist_is_said_by_name(remote: Remote, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="does not exist"):
+        remote.fetch("nope.log", tmp_path / "x")
+    assert list(tmp_path.glob("*x*")) == []
+
+
+def test_a_folder_is_pushed_once_and_gone_on_with_where_it_broke_off(remote: Remote, tmp_path: Path) -> None:
+    source = tmp_path / "corpus"
+    (source / "sub").mkdir(parents=True)
+    (source / "a.txt").write_text("a" * 1000)
+    (source / "sub" / "b ü.txt").write_text("b" * 100_000)
+    said: list[str] = []
+    assert push_folder(remote, source, "data", lambda path, _size: said.append(path)) == (2, 0)
+    assert push_folder(remote, source, "data", lambda path, _size: said.append(path)) == (0, 2)
+    assert said == ["a.txt", "sub/b ü.txt"]
+    there = Path(remote.root) / "data"
+    (there / "sub" / "b ü.txt").rename(there / "sub" / "b ü.txt.nanochat-part")
+    (there / "sub" / "b ü.txt.nanochat-part").write_text("b" * 60_000)  # an upload that was cut off
+    assert push_folder(remote, source, "data", lambda path, _size: None) == (1, 1)
+    assert (there / "sub" / "b ü.txt").read_text() == "b" * 100_000
+    assert not (there / "sub" / "b ü.txt.nanochat-part").exists()
+
+
+def test_a_file_that_was_changed_is_sent_again_and_a_wrong_beginning_is_noticed(remote: Remote, tmp_path: Path) -> None:
+    source = tmp_path / "corpus"
+    source.mkdir()
+    (source / "a.txt").write_text("a" * 1000)
+    push_folder(remote, source, "data", lambda path, _size: None)
+    (source / "a.txt").write_text("c" * 1000)
+    there = Path(remote.root) / "data"
+    (there / "a.txt.nanochat-part").write_text("a" * 500)  # the beginning of the old one
+    with pytest.raises(ClusterError, match="sha256 is"):
+        push_folder(remote, source, "data", lambda path, _size: None)
+    assert push_folder(remote, source, "data", lambda path, _size: None) == (1, 0)
+    assert (there / "a.txt").read_text() == "c" * 1000
+
+
+def test_a_helper_pod_asks_for_no_npu_and_belongs_to_the_job(cluster: Cluster, plane: Plane) -> None:
+    cluster.submit()
+    from nanochat_npu.cluster.helper import helper_pod
+
+    made = helper_pod(cluster.backend.mounted("train"), "x")
+    assert "huawei" not in json.dumps(made)
+    assert made["metadata"]["ownerReferences"][0]["uid"] == cluster.job()["metadata"]["uid"]
+    assert made["spec"]["activeDeadlineSeconds"] > 0
+    plane.request("POST", f"/api/v1/namespaces/{cluster.namespace}/pods?dryRun=All&fieldValidation=Strict", made)
