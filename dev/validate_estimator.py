@@ -55,7 +55,8 @@ def read(path: Path) -> list[Observation]:
     """Rows that can be fitted; those marked otherwise, or without a speed, are left aside."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    return [_observation(row) for row in rows if row["use"] == "fit" and _number(row, "tps_dev") > 0 and _number(row, "mm") > 0]
+    needed = ("tps_dev", "params", "mm", "attn_full", "peak", "L", "d", "V")
+    return [_observation(row) for row in rows if row["use"] == "fit" and all(_number(row, name) > 0 for name in needed)]
 
 
 def _number(row: dict[str, str], key: str, default: float = 0.0) -> float:
@@ -67,7 +68,7 @@ def _observation(row: dict[str, str]) -> Observation:
         platform=platform_of(row["family"]), family=row["family"], seconds=1 / _number(row, "tps_dev"), params=_number(row, "params"),
         matmul_params=_number(row, "mm"), attention_flops=_number(row, "attn_full"), peak_flops=_number(row, "peak"), depth=_number(row, "L"),
         width=_number(row, "d"), ffn=_number(row, "ffn"), vocab=_number(row, "V"), sequence_len=_number(row, "seq_len", 2048) or 2048,
-        recompute=_number(row, "recompute"), parallel=(_number(row, "tp", 1), _number(row, "pp", 1), _number(row, "cp", 1)),
+        recompute=_number(row, "recompute"), parallel=(max(1.0, _number(row, "tp", 1)), max(1.0, _number(row, "pp", 1)), max(1.0, _number(row, "cp", 1))),
         grad_accum=max(1.0, _number(row, "ga", 1)), devices=_number(row, "n_devices", 8) or 8, batch_tokens=_number(row, "global_batch_tokens") or None,
         code_line=1.0 if re.search(r"\bLegacy\b", row["notes"]) else 0.0,
     )

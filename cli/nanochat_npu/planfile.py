@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from nanochat_npu import __version__
-from nanochat_npu.errors import NanochatNpuError, SpecConflictError, UsageError
+from nanochat_npu.errors import SpecConflictError, UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import write_json
 from nanochat_npu.load import LoadedSpec, load_spec, load_text
@@ -129,10 +129,7 @@ def _moved(planned: PlanFile, stored: LoadedSpec) -> list[str]:
     for name, version in versions_of(make_plan(stored.spec, datetime.date.today())).items():
         if planned.versions.get(name) != version:
             moved.append(_("{name} {old} → {new}").format(name=name, old=planned.versions.get(name) or "-", new=version or "-"))
-    try:
-        today = load_spec(planned.source, planned.overrides)
-    except NanochatNpuError as error:
-        return [*moved, _("the spec ({reason})").format(reason=error)]
+    today = load_spec(planned.source, planned.overrides)
     if spec_sha256(today.spec) != planned.spec_sha256:
         moved.append(_("the spec {source}").format(source=planned.source))
     if today.spec.price != stored.spec.price:

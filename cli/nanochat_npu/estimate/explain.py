@@ -8,7 +8,7 @@ from nanochat_npu.estimate.memory import FITS_FRAC, TIGHT_FRAC
 from nanochat_npu.estimate.memory import SOURCES as MEMORY_SOURCES
 from nanochat_npu.estimate.model import Estimate
 
-__all__ = ["Explanation", "explain", "explainable"]
+__all__ = ["Explanation", "explain", "explainable", "is_assumed"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ _FORMULAS: dict[str, tuple[str, tuple[Source, ...]]] = {
     "rl.saves": ("saves x checkpoint_gb / gb_per_s", (_ASSUMED,)),
     "report.write": ("5 s", (_ASSUMED,)),
 }
+
+
+def is_assumed(key: str) -> bool:
+    """True if nothing but assumptions stands behind a term."""
+    return all(source.trust == "assumed" for source in _FORMULAS[_base(key)][1]) and bool(_FORMULAS[_base(key)][1])
 
 
 def _base(key: str) -> str:

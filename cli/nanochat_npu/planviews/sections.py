@@ -4,6 +4,7 @@ import re
 from datetime import date
 
 from nanochat_npu.estimate import Estimate, Quantiles, accelerator
+from nanochat_npu.estimate.explain import is_assumed
 from nanochat_npu.estimate.levers import levers, warn
 from nanochat_npu.i18n import _
 from nanochat_npu.planviews import words
@@ -76,7 +77,7 @@ def time_section(result: Estimate) -> Section:
     rows.append((_("speed"), _speed_row(result)))
     rows += _wrapped(_("basis"), words.basis(result))
     total = result.middle_h * 3600 if result.tier != "D" else result.likely_s
-    shown = [(words.term_text(t.key), t.seconds) for t in result.terms]
+    shown = [(words.term_text(t.key) + (" *" if is_assumed(t.key) else ""), t.seconds) for t in result.terms]
     if result.allowance_s is not None:
         shown.append((words.term_text("allowance"), result.allowance_s))
     big = [(text, s) for text, s in shown if abs(s) >= _SMALL_FRAC * total]
@@ -85,6 +86,8 @@ def time_section(result: Estimate) -> Section:
         big.append((_("the rest"), rest))
     table = [(text, words.hours(s / 3600), f"{100 * s / total:.1f} %") for text, s in big]
     table.append((_("all"), words.hours(sum(s for _text, s in shown) / 3600), "100.0 %"))
+    if any(text.endswith(" *") for text, _s in big):
+        rows.append(("*", _("assumed; your own figures: estimate: in the spec or site file")))
     title = _("Time ({tier})").format(tier=words.tier_text(result))
     return Section("time", title, rows=tuple(rows), header=(_("part"), _("time"), _("share")), table=tuple(table))
 
@@ -105,7 +108,7 @@ def cost_section(result: Estimate) -> Section | None:
             text = _("the price may be higher or lower: {amount}").format(amount=words.money(line.amount or 0, cost.currency)) if line.amount is not None else "–"
         else:
             text = f"{line.quantity:,.1f} {line.unit} x {line.unit_price:g} {cost.currency}/{line.unit} = {words.money(line.amount or 0, cost.currency)}"
-        rows.append((line.key, text))
+        rows.append((words.cost_line(line.key), text))
     price = cost.price
     rows += _wrapped(_("price from"), f"{price.source}, {price.dated}" + (_(", {low:g} to {high:g}").format(low=price.bounds[0], high=price.bounds[1]) if price.low is not None or price.high is not None else ""))
     rows.append((_("P10 / P50 / P90"), _three(cost.total, lambda value: words.money(value, cost.currency))))

@@ -6,7 +6,7 @@ from nanochat_npu.estimate import Estimate, Stack
 from nanochat_npu.estimate.levers import Lever, Warn
 from nanochat_npu.i18n import _
 
-__all__ = ["basis", "hours", "lever_text", "memory_part", "money", "term_text", "tier_text", "warn_text"]
+__all__ = ["basis", "cost_line", "hours", "lever_text", "memory_part", "money", "term_text", "tier_text", "warn_text"]
 
 
 def hours(value: float) -> str:
@@ -22,6 +22,11 @@ def money(value: float, currency: str | None) -> str:
     """An amount with its currency."""
     digits = 0 if abs(value) >= 100 else 2
     return f"{value:,.{digits}f} {currency or ''}".rstrip()
+
+
+def cost_line(key: str) -> str:
+    """Name of a line of the cost."""
+    return {"npus": _("NPUs"), "storage": _("checkpoints kept"), "electricity": _("electricity"), "price_range": _("price range")}[key]
 
 
 def memory_part(key: str) -> str:
