@@ -35,7 +35,7 @@ test: lint unit  ## Lint, types, import contracts and all tests but the slow one
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --config importlinter.ini
+	$(BIN)/lint-imports importlinter.ini
 
 unit: $(STAMP)
 	@mkdir -p $(REPORTS)

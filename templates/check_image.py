@@ -44,7 +44,7 @@ def findings(torch_wanted: str, npu_wanted: str, python_wanted: str, allow_cuda:
 
 
 if __name__ == "__main__":
-    problems = findings(*sys.argv[1:4], "--allow-cuda-torch" in sys.argv[4:])
+    problems = findings(sys.argv[1], sys.argv[2], sys.argv[3], "--allow-cuda-torch" in sys.argv[4:])
     for problem in problems:
         print(f"image check: {problem}", file=sys.stderr)
     sys.exit(1 if problems else 0)

@@ -30,7 +30,7 @@ class SlotCache(KVCache):
         self._longest = 0
 
     @property
-    def previous(self) -> Tensor | None:  # type: ignore[override]
+    def previous(self) -> Tensor | None:
         """Smear state of the active rows, (active, 1, C); a copy, since the model sets the new one before it uses the old."""
         return self._previous[: self.active].clone()
 
