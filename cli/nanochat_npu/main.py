@@ -96,11 +96,32 @@ class LazyGroup(typer.core.TyperGroup):
             raise UsageError(_("there is no command '{name}'").format(name=name), hint=hint)
         return name, _load(name), args[1:]
 
+    def get_help(self, ctx: Any) -> str:
+        """The help text, with click's own words in the chosen language."""
+        return _in_language(super().get_help(ctx))
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Commands under their headings."""
         for panel in dict.fromkeys(entry.panel for entry in COMMANDS.values()):
             with formatter.section(_(panel)):
                 formatter.write_dl([(name, _(entry.help)) for name, entry in COMMANDS.items() if entry.panel == panel])
+
+
+def _clicks_words() -> dict[str, str]:
+    """click's own words in help texts; its gettext catalogue has no Chinese."""
+    return {
+        "Usage: ": _("Usage: "), "\nOptions:\n": _("\nOptions:\n"), "\nArguments:\n": _("\nArguments:\n"), "\nCommands:\n": _("\nCommands:\n"),
+        "[OPTIONS]": _("[OPTIONS]"), "COMMAND [ARGS]...": _("COMMAND [ARGS]..."), "[default: ": _("[default: "), "[required]": _("[required]"),
+        "Show this message and exit.": _("Show this message and exit."),
+        "Install completion for the current shell.": _("Install completion for the current shell."),
+        "Show completion for the current shell, to copy it or\n                        customize the installation.": _("Show completion for the current shell."),
+    }
+
+
+def _in_language(text: str) -> str:
+    for word, translated in _clicks_words().items():
+        text = text.replace(word, translated)
+    return text
 
 
 def _load(name: str) -> Any:
@@ -126,6 +147,8 @@ def _translate(command: Any) -> None:
         _translate(inner)
     if hasattr(command, "rich_markup_mode"):
         command.rich_markup_mode = None
+    plain_help = command.get_help
+    command.get_help = lambda ctx: _in_language(plain_help(ctx))
 
 
 def _show_version(value: bool) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-PresetArgument = Annotated[str | None, typer.Argument(metavar="[PRESET]", help=_("Name of a preset; none lists them."), show_default=False, autocompletion=complete_preset)]
+PresetArgument = Annotated[str | None, typer.Argument(metavar="PRESET", help=_("Name of a preset; none lists them."), show_default=False, autocompletion=complete_preset)]
 NameOption = Annotated[str | None, typer.Option("--name", help=_("Name of the job; default: the preset's."), show_default=False)]
 FileOption = Annotated[str | None, typer.Option("--to", metavar="FILE", help=_("File to write; default: NAME.yaml here; - for stdout."), show_default=False)]
 
