@@ -152,7 +152,7 @@ STACKS: MappingProxyType[Stack, StackClass] = MappingProxyType({
 """Stacks with figures. `Stack.GRAPH` and `Stack.UNKNOWN` have none: the estimate gives a range over these and no point."""
 
 CPU_CLASS = StackClass(
-    Stack.EAGER, 1.0, 0, 0, 0.35, 82.0, 45.0,
+    Stack.EAGER, 1.0, 0, 0, 0.5, 82.0, 45.0,
     (Source("upstream nanochat d4 float32 on CPU: 1,550 tokens/s on one core; resident memory 984 and 2,564 MiB at batch 4 and 16", "2026-08"),),
 )
 """float32 on a CPU core, whatever the stack is called there."""

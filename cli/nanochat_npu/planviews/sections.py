@@ -1,6 +1,7 @@
 """The estimate as sections of ``plan``: memory, time, cost, levers, warnings; at most 80 columns."""
 
 import re
+from collections.abc import Callable
 from datetime import date
 
 from nanochat_npu.estimate import Estimate, Quantiles, accelerator
@@ -30,8 +31,7 @@ def _wrapped(label: str, text: str) -> list[tuple[str, str]]:
     return [(label if number == 0 else "", line.strip()) for number, line in enumerate(lines)]
 
 
-def _three(found: Quantiles, show: object) -> str:
-    assert callable(show)
+def _three(found: Quantiles, show: Callable[[float], str]) -> str:
     point = show(found.p50) if found.p50 is not None else "–"
     return f"{show(found.p10)} / {point} / {show(found.p90)}"
 
