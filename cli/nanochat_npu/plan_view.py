@@ -84,12 +84,22 @@ def _training(plan: Plan) -> Section | None:
         (_("tokens"), f"{horizon.tokens:,}  ({why})"), (_("steps"), f"{horizon.steps:,}"),
         (_("tokens per step"), f"{horizon.tokens_per_step:,}  ({batch_why})"), ("", batch),
         (_("compute"), _("{flops} FLOPs").format(flops=f"{plan.train_flops:.3e}")),
-        (_("learning rates"), _("× {scale} for this batch").format(scale=f"{horizon.batch_lr_scale:.4g}")),
-        (_("weight decay"), _("{value}, scaled from {given} at d{depth}").format(value=f"{horizon.weight_decay_scaled:.4g}", given=given.weight_decay, depth=REFERENCE_DEPTH)),
+        *_rates(plan),
     ]
     if plan.run.data.shards is not None:
         rows.append((_("data"), _("{source}, {shards} shards").format(source=plan.run.data.source, shards=plan.run.data.shards)))
     return Section("", _("Pretraining"), rows=tuple(rows))
+
+
+def _rates(plan: Plan) -> list[tuple[str, str]]:
+    """How batch and horizon change the rates, or what the spec says instead."""
+    given = plan.spec.run.pretrain
+    scale, decay = f"{plan.horizon.batch_lr_scale:.4g}", f"{plan.horizon.weight_decay_scaled:.4g}"
+    scale_text = _("× {scale} for this batch").format(scale=scale) if given.batch_lr_scale is None else f"× {scale}  ({_('given')})"
+    decay_text = f"{decay}  ({_('given')})"
+    if given.weight_decay_scaled is None:
+        decay_text = _("{value}, scaled from {given} at d{depth}").format(value=decay, given=given.weight_decay, depth=REFERENCE_DEPTH)
+    return [(_("learning rates"), scale_text), (_("weight decay"), decay_text)]
 
 
 def _names(plan: Plan) -> Section:

@@ -4,6 +4,7 @@ They run before anything is built or sent: what fails here would fail on the clu
 """
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,8 @@ HOSTNAME_LIMIT = 63
 WORKER_INFIX = "-worker-"
 HAMI_CHIPS = frozenset({NpuType.A910B2, NpuType.A910B3, NpuType.A910B4, NpuType.A910B4_1, NpuType.A910C})
 """Chips with a resource name in HAMi's ``ascend-device-configmap.yaml``."""
+_URL_LOGIN = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
+"""A password in a URL, as in http://user:password@proxy."""
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
@@ -172,7 +175,7 @@ def _environment(spec: JobSpec) -> Iterator[Finding]:
             yield Finding(path, _("{name} is set by us; another value breaks the start").format(name=name), _("remove it"), at_key=True)
         elif name in owned:
             yield Finding(path, _("{name} has a field of its own").format(name=name), _("write hccl.{field}").format(field=HcclConfig.variables()[name]), at_key=True)
-        elif any(word in name.upper().split("_") for word in SECRET_WORDS):
+        elif any(word in name.upper().split("_") for word in SECRET_WORDS) or _URL_LOGIN.search(spec.env[name]):
             hint = _("secrets: {{{name}: {{secret: NAME, key: KEY}}}}").format(name=name)
             yield Finding(path, _("a secret in plain text ends up in manifests, logs and annotations"), hint, at_key=True)
         if name in spec.secrets:
@@ -322,4 +325,12 @@ def _pushed_where(spec: JobSpec) -> Iterator[Finding]:
         yield Finding(("image", "registry"), _("no registry: nodes can only use an image that is already on them"), _("set image.registry, best in the site file"))
 
 
-ADVICE: tuple[Rule, ...] = (_idle_npus, _tracker_key, _pushed_where)
+def _url_logins(spec: JobSpec) -> Iterator[Finding]:
+    places: list[tuple[FieldPath, str | None]] = [(("image", "mirrors", name), getattr(spec.image.mirrors, name)) for name in type(spec.image.mirrors).model_fields]
+    places += [(("run", "data", "mirrors", i), url) for i, url in enumerate(spec.run.data.mirrors)]
+    for path, url in places:
+        if url is not None and _URL_LOGIN.search(url):
+            yield Finding(path, _("a password in an address ends up in manifests, build logs and receipts"), _("use an address that needs none"))
+
+
+ADVICE: tuple[Rule, ...] = (_url_logins, _idle_npus, _tracker_key, _pushed_where)

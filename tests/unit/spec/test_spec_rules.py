@@ -133,6 +133,14 @@ def test_secrets_are_refused_in_plain_environment_and_not_repeated(problems: Pro
     assert "hunter2" not in str(problem) + str(problem.hint)
 
 
+def test_passwords_in_addresses_are_seen(load: Load, problems: Problems) -> None:
+    (problem,) = problems(CLUSTER + 'env: {HTTP_PROXY: "http://li:hunter2@proxy:3128"}\n')
+    assert "hunter2" not in str(problem) + str(problem.hint)
+    load(CLUSTER + 'env: {HTTP_PROXY: "http://proxy:3128"}\n')
+    advice = load(CLUSTER + 'image: {mirrors: {pip: "https://li:hunter2@pypi.example.com/simple"}}\n').advice
+    assert "image.mirrors.pip" in [item.path for item in advice]
+
+
 def test_ordinary_variables_pass(load: Load) -> None:
     names = ["TASK_QUEUE_ENABLE", "MONKEY", "TOKENIZERS_PARALLELISM", "HCCL_DFS_CONFIG"]
     assert set(load(CLUSTER + "env: {" + ", ".join(f"{name}: 1" for name in names) + "}\n").spec.env) == set(names)
