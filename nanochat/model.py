@@ -37,9 +37,19 @@ class Linear(nn.Linear):
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features, bias=False)
 
+    def reset_parameters(self) -> None:
+        """Nothing: `GPT.init_weights` draws. On the meta device torch's own drawing imports its compiler (4 s of CPU time)."""
+
     def forward(self, x: Tensor) -> Tensor:
         """(…, in_features) to (…, out_features)."""
         return F.linear(x, self.weight.to(x.dtype))
+
+
+class Embedding(nn.Embedding):
+    """A table of vectors, drawn by `GPT.init_weights`."""
+
+    def reset_parameters(self) -> None:
+        """Nothing, see `Linear.reset_parameters`."""
 
 
 class KVCache:
@@ -199,7 +209,7 @@ class GPT(nn.Module):
         self.shape, self.dtype = shape, dtype
         vocab, width = shape.padded_vocab, shape.width
         self.transformer = nn.ModuleDict({
-            "wte": nn.Embedding(vocab, width, dtype=dtype),
+            "wte": Embedding(vocab, width, dtype=dtype),
             "h": nn.ModuleList(Block(shape, layer) for layer in range(shape.depth)),
         })
         self.lm_head = Linear(width, vocab)
@@ -208,7 +218,7 @@ class GPT(nn.Module):
         self.smear_gate = Linear(SMEAR_CHANNELS, 1)
         self.smear_lambda = nn.Parameter(torch.zeros(1))
         self.backout_lambda = nn.Parameter(torch.full((1,), 0.2))
-        self.value_embeds = nn.ModuleDict({str(i): nn.Embedding(vocab, width, dtype=dtype) for i in shape.value_embed_layers})
+        self.value_embeds = nn.ModuleDict({str(i): Embedding(vocab, width, dtype=dtype) for i in shape.value_embed_layers})
         self._set_rotary_tables()
 
     @property
