@@ -165,6 +165,11 @@ def logits_chunk_elements(device: torch.device) -> int:
     return 2**21 if device.type == Kind.CPU else 2**26
 
 
+def native_ops(device: torch.device) -> Any:
+    """The module with the device's own operators (torch_npu on an NPU), or None."""
+    return importlib.import_module("torch_npu") if device.type == Kind.NPU else None
+
+
 def prefers_blocks(device: torch.device) -> bool:
     """Whether windowed attention is better done block by block in plain operations than by the device's kernel with a mask."""
     return device.type == Kind.CPU

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nanochat.attention import attend
+from nanochat.attention import Kernel, attend
 from nanochat.contract import ModelShape
 from nanochat.contract.arithmetic import GATE_CHANNELS, SMEAR_CHANNELS
 from nanochat.device import logits_chunk_elements
@@ -145,6 +145,7 @@ class Attention(nn.Module):
     def __init__(self, shape: ModelShape, layer: int) -> None:
         super().__init__()
         self.layer, self.heads, self.window = layer, shape.heads, shape.windows[layer]
+        self.kernel: Kernel | None = None
         width = shape.width
         self.c_q, self.c_k, self.c_v, self.c_proj = (Linear(width, width) for _ in range(4))
         self.ve_gate = Linear(GATE_CHANNELS, shape.heads) if layer in shape.value_embed_layers else None
@@ -238,6 +239,11 @@ class GPT(nn.Module):
         angle = torch.outer(position, 1.0 / ROTARY_BASE ** (channel / shape.head_dim))[None, :, None, :]
         self.register_buffer("cos", angle.cos().to(self.dtype), persistent=False)
         self.register_buffer("sin", angle.sin().to(self.dtype), persistent=False)
+
+    def use_kernel(self, kernel: Kernel | None) -> None:
+        """Take another attention kernel than the device's own choice."""
+        for block in self.transformer["h"]:  # type: ignore[union-attr]
+            block.attn.kernel = kernel
 
     @torch.no_grad()
     def init_weights(self, seed: int = 42) -> None:

@@ -213,6 +213,9 @@ class RunConfig(_Strict):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="Compute type; auto: bfloat16 on NPU and recent CUDA, float32 on CPU."
     )
+    attention: Literal["auto", "sdpa", "fused", "blocks"] = Field(
+        "auto", description="Kernel for sliding windows; auto: the device's fused one, blocks on CPU. sdpa: torch's own, with a mask."
+    )
     compile: bool = Field(False, description="torch.compile; upstream always compiles (a minute of start-up on CPU).")
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
 
