@@ -9,9 +9,9 @@ import typer
 
 from nanochat_npu import console, tables
 from nanochat_npu.commands.validate import say_advice
-from nanochat_npu.errors import SpecError, UsageError
+from nanochat_npu.errors import BudgetError, SpecError, UsageError
 from nanochat_npu.estimate import Calibration, Estimate
-from nanochat_npu.estimating import check_budget, estimate_plan, inputs_of, learn, this_host
+from nanochat_npu.estimating import check_budget, estimate_plan, inputs_of, learn, over_budget, this_host
 from nanochat_npu.i18n import _
 from nanochat_npu.load import LoadedSpec, load_spec
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument
@@ -99,6 +99,10 @@ def command(
 
         planfile.save(to, planned.plan, planned.loaded, overrides, as_json(planned.estimate, planned.plan.today))
         console.say_next(f"nanochat-npu submit {to}")
+    if output is OutputFormat.JSON and (found := over_budget(planned.estimate)):
+        # One object on stdout: what exceeds the budget stands in it, so the error only says so and sets the code.
+        console.say("; ".join(found))
+        raise typer.Exit(BudgetError.exit_code)
     check_budget(planned.estimate)
 
 
@@ -140,10 +144,10 @@ def _show_plan(source: str, planned: Planned, overrides: list[str], output: Outp
     sections = plan_sections(plan)
     if output is OutputFormat.JSON:
         advice = [problem.as_json() for problem in planned.loaded.advice]
-        values: dict[str, Any] = {**plan_values(plan), **tables.to_json(sections), **as_json(planned.estimate, plan.today), "advice": advice}
+        values: dict[str, Any] = {**plan_values(plan), **tables.to_json(sections), **as_json(planned.estimate, plan.today), "over_budget": over_budget(planned.estimate), "advice": advice}
         console.json_data(values)
     else:
-        _show([*sections, *all_sections(planned.estimate, plan.today)], output)
+        _show([*sections, *all_sections(planned.estimate, plan.today, datetime.datetime.now())], output)
     for problem in planned.problems:
         console.say(problem)
     say_advice(planned.loaded.advice)

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Callable
-from datetime import date
+from datetime import date, datetime, timedelta
 
 from nanochat_npu.estimate import Estimate, Quantiles, accelerator
 from nanochat_npu.estimate.explain import is_assumed
 from nanochat_npu.estimate.levers import levers, warn
 from nanochat_npu.i18n import _
 from nanochat_npu.planviews import words
-from nanochat_npu.planviews.value import as_json, suggested_accum, suggested_set
+from nanochat_npu.planviews.value import suggested_accum, suggested_set
 from nanochat_npu.tables import Section, cells
 
 __all__ = ["all_sections", "cost_section", "lever_section", "memory_section", "short_lines", "time_section", "warning_section"]
@@ -69,9 +69,11 @@ def _speed_row(result: Estimate) -> str:
     return speed + _(", MFU {mfu:.0%} of {peak:.0f} T").format(mfu=result.mfu_frac, peak=chip.vendor_peak_flops / 1e12)
 
 
-def time_section(result: Estimate) -> Section:
-    """How long, how sure, and where the time goes."""
+def time_section(result: Estimate, now: datetime | None = None) -> Section:
+    """How long, how sure, and where the time goes; with a clock, also when it would be done."""
     rows = [(_("P10 / P50 / P90"), _three(result.hours, words.hours))]
+    if now is not None:
+        rows.append((_("started now"), _three(result.hours, lambda hours: f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M}")))
     if result.tier == "D":
         rows.append((_("lines below"), _("as if the stack were eager")))
     rows.append((_("speed"), _speed_row(result)))
@@ -134,15 +136,10 @@ def warning_section(result: Estimate, today: date) -> Section | None:
     return Section("estimate_warnings", _("Mind"), rows=tuple(found)) if found else None
 
 
-def all_sections(result: Estimate, today: date) -> list[Section]:
-    """All of it, in order; the JSON of everything hangs on the first."""
-    made = [memory_section(result), time_section(result), cost_section(result), lever_section(result), warning_section(result, today)]
+def all_sections(result: Estimate, today: date, now: datetime | None = None) -> list[Section]:
+    """All of it, in order."""
+    made = [memory_section(result), time_section(result, now), cost_section(result), lever_section(result), warning_section(result, today)]
     return [section for section in made if section is not None]
-
-
-def estimate_json(result: Estimate, today: date) -> dict[str, object]:
-    """Everything for ``-o json``."""
-    return as_json(result, today)
 
 
 def short_lines(result: Estimate) -> list[str]:

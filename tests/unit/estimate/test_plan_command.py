@@ -152,6 +152,12 @@ def test_over_budget_is_shown_and_leaves_with_8(run: Run) -> None:
     assert run("plan", "d26", *PRICE, "--set", "budget.max_total=100000")[0] == 0
 
 
+def test_over_budget_is_one_json_object(run: Run) -> None:
+    code, out, _err = run("plan", "d26", *PRICE, "--set", "budget.max_total=100", "-o", "json")
+    assert code == 8
+    assert "budget.max_total" in json.loads(out)["over_budget"][0]
+
+
 def test_over_hours_leaves_with_8_by_the_quantile_that_the_spec_names(run: Run) -> None:
     hours = values(run, "d20")["time_h"]
     between = (hours["p50"] + hours["p90"]) / 2
