@@ -234,6 +234,11 @@ class GPT(nn.Module):
     def _set_rotary_tables(self) -> None:
         """(1, positions, 1, head_dim/2) cosines and sines, worked out in fp32: an NPU has no fast fp64."""
         shape, device = self.shape, self.device
+        if self.lm_head.weight.is_meta:  # `build` calls again once there is storage; arange on meta imports torch's compiler
+            angle = torch.empty(1, ROTARY_SPAN * shape.sequence_len, 1, shape.head_dim // 2, device=device)
+            self.register_buffer("cos", angle.to(self.dtype), persistent=False)
+            self.register_buffer("sin", angle.to(self.dtype), persistent=False)
+            return
         channel = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device)
         position = torch.arange(ROTARY_SPAN * shape.sequence_len, dtype=torch.float32, device=device)
         angle = torch.outer(position, 1.0 / ROTARY_BASE ** (channel / shape.head_dim))[None, :, None, :]
