@@ -50,7 +50,7 @@ def _replace(text: str, mark: Mark, width: int, new: str) -> str:
     rest = text[at + width :]
     shift = len(new) - width
     spaces = len(rest) - len(rest.lstrip(" "))
-    if rest.lstrip(" ").startswith("#") and spaces > max(shift, 0) + 1:
+    if rest.lstrip(" ").startswith("#") and spaces > max(shift, 0):
         rest = rest[shift:] if shift >= 0 else " " * -shift + rest
     return text[:at] + new + rest
 
