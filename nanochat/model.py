@@ -360,7 +360,8 @@ def build(shape: ModelShape, dtype: torch.dtype, device: torch.device | str, see
     """
     with torch.device("meta"):
         model = GPT(shape, dtype)
-    model.to_empty(device=device)
+    # As to_empty does, by shape: empty_like of a meta tensor imports sympy and half of torch's compiler.
+    model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
     with torch.no_grad():
         if seed is None:
             model._set_rotary_tables()
