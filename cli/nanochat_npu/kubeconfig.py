@@ -38,14 +38,14 @@ class Target:
         """
         env = os.environ if environ is None else environ
         raw = env.get("KUBECONFIG", "")
-        named = [name for name in raw.split(os.pathsep) if name] or [str(Path(env.get("HOME", "~")).expanduser() / ".kube" / "config")]
+        named = [name for name in raw.split(os.pathsep) if name] or [str(Path(home) / ".kube" / "config") for home in [env.get("HOME")] if home]
         files = {str(path): _read_kubeconfig(path) for path in map(Path, named) if path.is_file() and path.stat().st_size}
         if not files:
             if env.get("KUBERNETES_SERVICE_HOST"):
                 inside = _SERVICE_ACCOUNT.read_text().strip() if _SERVICE_ACCOUNT.exists() else "default"
                 return cls((), None, inside)
             raise ClusterUnreachable(
-                _("no kubeconfig: {paths} does not exist or is empty").format(paths=os.pathsep.join(named)),
+                _("no kubeconfig: {paths} does not exist or is empty").format(paths=os.pathsep.join(named) or "~/.kube/config"),
                 hint=_("set KUBECONFIG, or train on this computer: --set backend=local"),
             )
         contexts: dict[str, dict[str, Any]] = {}

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nanochat_npu.errors import Problem, SpecConflictError, SpecError, SpecFieldError, UsageError
+from nanochat_npu.errors import ClusterError, Problem, SpecConflictError, SpecError, SpecFieldError, UsageError
 from nanochat_npu.i18n import _
+from nanochat_npu.kubeconfig import Target
 from nanochat_npu.origins import Layer, Merged, Origin, environment_layers, merge, set_layer
 from nanochat_npu.presets import preset_names, preset_path
 from nanochat_npu.site import read_site
@@ -121,6 +122,7 @@ def _fill_in(merged: Merged, folder: Path, environ: Mapping[str, str]) -> None:
     """What only this computer knows: its user, and what relative paths mean."""
     merged.data.setdefault("owner", _owner(environ))
     if merged.data.get("backend", "local") != "local":
+        _fill_namespace(merged.data, environ)
         return
     for path in LOCAL_PATHS:
         parent: Any = merged.data
@@ -132,6 +134,19 @@ def _fill_in(merged: Merged, folder: Path, environ: Mapping[str, str]) -> None:
         layer = merged.layers.get(path)
         base = folder if layer and layer.origin is Origin.SPEC else Path.cwd()
         parent[path[-1]] = str(Path(os.path.abspath(base / os.path.expanduser(value))))  # noqa: PTH100, PTH111
+
+
+def _fill_namespace(data: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """As kubectl: where nobody names a namespace, that of the kubeconfig's context. Without a kubeconfig the field's default stands."""
+    cluster = data.get("cluster", {})
+    if data.get("backend") != "volcano" or not isinstance(cluster, dict) or "namespace" in cluster:
+        return
+    context = cluster.get("context")
+    try:
+        target = Target.choose(context=context if isinstance(context, str) else None, environ=environ)
+    except ClusterError:
+        return  # whoever needs the cluster will say what is wrong with the kubeconfig
+    data["cluster"] = {**cluster, "namespace": target.namespace}
 
 
 def _owner(environ: Mapping[str, str]) -> str:

@@ -65,7 +65,7 @@ def test_a_tenant_can_do_everything_with_jobs(cluster: Cluster, tenant: VolcanoB
     assert tenant.control.stuck("train") == []
     tenant.cancel("train", now=True)
     cluster.until_phase("Terminated")
-    tenant.submit(cluster.submission(SUCCEED))
+    tenant.submit(cluster.submission(SUCCEED, rerun=True))
     cluster.until("success", lambda view: view.state is JobState.SUCCEEDED)
     tenant.delete("train")
 

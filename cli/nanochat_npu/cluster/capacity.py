@@ -73,12 +73,12 @@ class Capacity:
     def free(self) -> int | None:
         """NPUs free on nodes that take pods, or None where that is unknown."""
         known = [node.free for node in self.nodes if node.ready]
-        return None if any(value is None for value in known) else sum(value for value in known if value is not None)
+        return None if not known or any(value is None for value in known) else sum(value for value in known if value is not None)
 
     @property
     def whole_nodes(self) -> int | None:
         """Nodes of which every NPU is free: what a job over several nodes can have now."""
-        if any(node.free is None for node in self.nodes):
+        if not self.nodes or any(node.free is None for node in self.nodes):
             return None
         return sum(node.ready and node.free == node.total > 0 for node in self.nodes)
 
