@@ -7,7 +7,7 @@ import pytest
 
 from nanochat_npu.load import load_text
 
-SPEC = b"spec_version: 1\nname: d12\nbackend: volcano\n"
+SPEC = b"spec_version: 1\nname: d12\nbackend: volcano\nresources: {npu: 910B3}\n"
 
 
 def kubeconfig(folder: Path, namespace: str) -> dict[str, str]:
