@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from nanochat.contract import events as contract_events
-from nanochat.contract import layout
+from nanochat.contract import Stage
 from nanochat_npu import calibration, console, tables
-from nanochat_npu.backends import JobState, Submission
+from nanochat_npu.backends import Backend, JobState, JobView, Submission
 from nanochat_npu.commands.submit import backend_of, spec_text
 from nanochat_npu.errors import JobFailed, UsageError
 from nanochat_npu.estimate import Calibration
@@ -22,14 +21,15 @@ from nanochat_npu.estimate.terms import validation_tokens
 from nanochat_npu.estimating import inputs_of, this_host
 from nanochat_npu.follow import Options, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
-from nanochat_npu.jobs import JobFolder, Store, home_dir, read_json
+from nanochat_npu.jobs import home_dir
 from nanochat_npu.load import load_spec
+from nanochat_npu.locate import job_backend
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
 from nanochat_npu.plan import Plan, make_plan
 from nanochat_npu.planviews import words
 from nanochat_npu.tables import Section
 
-__all__ = ["command", "record_of"]
+__all__ = ["Seen", "command", "record_of", "short_run"]
 
 STEPS, DROP = 40, 10
 """The first steps choose kernels and fill caches; the median of the next thirty was within 1.6 % of a whole run (PR 492)."""
@@ -55,67 +55,66 @@ def command(
         raise UsageError(_("of {steps} steps, {drop} do not count: nothing would be left").format(steps=steps, drop=drop), where="--drop")
     overrides = set_ or []
     plan = make_plan(load_spec(spec, overrides).spec, datetime.date.today())
-    folder = Store(home_dir()).folder(from_job) if from_job else _measure(spec, overrides, plan, steps, yes=yes)
-    measured = _read_steps(folder, drop)
-    record = record_of(plan, measured, folder, cheap=cheap)
+    seen = _see(job_backend(from_job), from_job) if from_job else _measure(spec, overrides, plan, steps, yes=yes)
+    measured = step_times(seen.events, drop=drop)
+    if measured is None:
+        raise UsageError(_("there are no steps beyond the first {drop} in this job").format(drop=drop), where=seen.job.name, hint=_("run more steps, or drop fewer: --steps, --drop"))
+    record = record_of(plan, measured, seen, cheap=cheap)
     path = calibration.save(home_dir(), record)
     _show(record, path, output)
     console.say_next(f"nanochat-npu plan {spec}" + "".join(f" --set {override}" for override in overrides))
 
 
-def _measure(spec: str, overrides: list[str], plan: Plan, steps: int, *, yes: bool) -> JobFolder:
-    """Runs the first steps of the job under another name; its own folder and checkpoints stay as they are."""
-    if plan.spec.backend != "local":
-        raise UsageError(
-            _("on a cluster, calibrate with a job: submit it with run.pretrain.stop_at_step, collect it, then use --from-job"),
-            where="backend", hint=f"nanochat-npu submit {spec} --set name={_name(plan)} --set run.pretrain.stop_at_step={steps} --follow",
-        )
-    stages = [stage for stage in ("data", "tokenizer") if stage in plan.run.stages] + ["pretrain"]
-    short = [
-        *overrides, f"name={_name(plan)}", f"run.stages=[{', '.join(stages)}]", f"run.pretrain.stop_at_step={min(steps, plan.horizon.steps)}",
+@dataclass(frozen=True)
+class Seen:
+    """A job that ran, with the events of its newest attempt."""
+
+    job: JobView
+    events: list[dict[str, Any]]
+
+
+def _see(backend: Backend, name: str) -> Seen:
+    source = backend.events(name)
+    try:
+        listed = source.poll()
+        while fresh := source.poll():
+            listed += fresh
+    finally:
+        source.close()
+    newest = max((event["attempt"] for event in listed if isinstance(event.get("attempt"), int)), default=0)
+    return Seen(backend.get(name), [event for event in listed if event.get("attempt") == newest])
+
+
+def short_run(plan: Plan, steps: int) -> list[str]:
+    """``--set`` values that make a plan's job its own first steps: under another name, so that its folder stays as it is.
+
+    Horizon, batch and model are unchanged, so the steps are the very steps of the job.
+    """
+    stages = [str(stage) for stage in (Stage.DATA, Stage.TOKENIZER) if stage in plan.run.stages] + [str(Stage.PRETRAIN)]
+    return [
+        f"name={_name(plan)}", f"run.stages=[{', '.join(stages)}]", f"run.pretrain.stop_at_step={min(steps, plan.horizon.steps)}",
         f"run.pretrain.steps={plan.horizon.steps}", f"run.pretrain.eval_every={max(1, steps // 2)}", "run.tracking.logger=none", "run.resume=never",
         "run.checkpoint.every_minutes=null",
     ]
-    loaded = load_spec(spec, short)
+
+
+def _measure(spec: str, overrides: list[str], plan: Plan, steps: int, *, yes: bool) -> Seen:
+    loaded = load_spec(spec, [*overrides, *short_run(plan, steps)])
     small = make_plan(loaded.spec, datetime.date.today())
     backend = backend_of(small)
-    question = _("Run {steps} steps of {name} here?").format(steps=steps, name=plan.name)
+    question = _("Run {steps} steps of {name} on {backend}?").format(steps=steps, name=plan.name, backend=backend.name)
     if console.is_interactive() and not console.confirm(question, yes=yes):
         raise typer.Abort
     submitted = backend.submit(Submission(small, spec_text(loaded.spec), rerun=True, origin=("calibrate", spec)))
-    followed = follow(backend, submitted.job.name, make_display(), Options(owned=True))
+    followed = follow(backend, submitted.job.name, make_display(), Options(owned=backend.interrupt == "cancel"))
     if followed.snapshot.job.state not in (JobState.SUCCEEDED, JobState.SUSPENDED):
         raise_for_end(followed.snapshot)
         raise JobFailed(_("the calibration run did not end well"), where=submitted.job.name, hint=f"nanochat-npu logs {submitted.job.name}")
-    return Store(home_dir()).folder(submitted.job.name)
+    return _see(backend, submitted.job.name)
 
 
 def _name(plan: Plan) -> str:
     return f"calibrate-{plan.name}"[:54].rstrip("-")
-
-
-def _events(folder: JobFolder) -> list[dict[str, Any]]:
-    """Events of the newest attempt."""
-    for attempt in reversed(folder.attempts):
-        try:
-            with layout.events_file(folder.path, attempt).open(encoding="utf-8", errors="replace") as file:
-                return list(contract_events.parse_lines(file))
-        except OSError:
-            continue
-    return []
-
-
-def _read_steps(folder: JobFolder, drop: int) -> StepTimes:
-    measured = step_times(_events(folder), drop=drop)
-    if measured is None:
-        raise UsageError(_("there are no steps beyond the first {drop} in this job").format(drop=drop), where=folder.name, hint=_("run more steps, or drop fewer: --steps, --drop"))
-    return measured
-
-
-def folder_attempts(folder: JobFolder) -> list[dict[str, Any]]:
-    """What the supervisor noted about a job's attempts."""
-    listed = read_json(folder.state_file).get("attempts")
-    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
 @dataclass(frozen=True)
@@ -127,43 +126,63 @@ class _Around:
     save_bytes_per_s: float | None
 
 
-def _around(folder: JobFolder, eval_tokens: int) -> _Around:
+def _around(seen: Seen, eval_tokens: int) -> _Around:
     """Start-up until the first step (the first evaluation left out), speed of validation, speed of writing."""
-    events = _events(folder)
-    stage = [event for event in events if event.get("stage") == "pretrain" and isinstance(event.get("t"), (int, float))]
+    timed = [event for event in seen.events if isinstance(event.get("t"), (int, float))]
+    stage = [event for event in timed if event.get("stage") == Stage.PRETRAIN]
     evals = [e["t"] - before["t"] for before, e in itertools.pairwise(stage) if e.get("event") == "eval" and e.get("name") == "bpb" and e.get("step")]
     eval_s = median(evals) if evals else None
-    begun = next((item["started_s"] for item in reversed(folder_attempts(folder)) if isinstance(item.get("started_s"), (int, float))), None)
-    launched = next((event["t"] for event in events if event.get("event") == "stage"), None)
+    begun, launched = _begun(seen.job), next((event["t"] for event in timed if event.get("event") == "stage"), None)
     start_s = None
-    if begun is not None and launched is not None and launched > begun:
+    if begun is not None and launched is not None and launched > begun and stage:
         first_eval = next((e["t"] for e in stage if e.get("event") == "eval"), stage[0]["t"]) - stage[0]["t"]
         start_s = launched - begun + max(0.0, first_eval - (eval_s or 0.0))
     saves = [e["size_bytes"] / e["save_s"] for e in stage if e.get("event") == "checkpoint" and e.get("save_s") and e.get("size_bytes")]
     return _Around(start_s, eval_tokens / eval_s if eval_s else None, median(saves) if saves else None)
 
 
-def record_of(plan: Plan, measured: StepTimes, folder: JobFolder, *, cheap: bool = False) -> Calibration:
+def _begun(job: JobView) -> float | None:
+    """When the processes of the newest attempt began."""
+    attempts = job.extra.get("attempts")
+    times = [item.get("started_s") for item in attempts if isinstance(item, dict)] if isinstance(attempts, list) else []
+    numbers = [float(time) for time in times if isinstance(time, (int, float))]
+    return numbers[-1] if numbers else job.started_s
+
+
+def _versions(plan: Plan, seen: Seen) -> dict[str, str]:
+    """Versions that decide speed: the image's, for a job on NPUs."""
+    image = plan.spec.image
+    return {"cann": image.cann, "torch_npu": image.torch_npu} if plan.wants_npus and seen.job.backend == "volcano" else {}
+
+
+def record_of(plan: Plan, measured: StepTimes, seen: Seen, *, cheap: bool = False) -> Calibration:
     """What is kept of a measured run: its shape, where it ran, and what its steps took.
 
     Raises:
         UsageError: The run is of another batch than the plan.
     """
     inputs = inputs_of(plan, this_host())
-    around = _around(folder, validation_tokens(inputs))
+    around = _around(seen, validation_tokens(inputs))
     if abs(measured.tokens_per_step - plan.horizon.tokens_per_step) > 0.02 * plan.horizon.tokens_per_step:
         raise UsageError(
             _("this job trained {seen:,} tokens per step, the plan has {planned:,}").format(seen=measured.tokens_per_step, planned=plan.horizon.tokens_per_step),
-            where=folder.name,
+            where=seen.job.name,
         )
     return Calibration(
         chip=inputs.chip, stack=str(inputs.stack), depth=plan.shape.depth, width=plan.shape.width, device_batch=plan.run.pretrain.device_batch,
         tokens_per_step=plan.horizon.tokens_per_step, sequence_len=plan.shape.sequence_len, vocab=plan.shape.padded_vocab, world_size=plan.world_size,
         nodes=plan.spec.resources.nodes, window_pattern=plan.run.model.window_pattern, step_s=measured.median_s, mean_step_s=measured.mean_s,
         steps=measured.count, measured_on=datetime.date.today().isoformat(), peak_bytes=measured.peak_bytes, start_s=around.start_s,
-        eval_tokens_per_s=around.eval_tokens_per_s, save_bytes_per_s=around.save_bytes_per_s, versions=folder.receipt().versions, host=platform.node(),
+        eval_tokens_per_s=around.eval_tokens_per_s, save_bytes_per_s=around.save_bytes_per_s, versions=_versions(plan, seen), host=_host(seen.job),
         drift_ln_sd=measured.drift_ln_sd, cheap=cheap,
     )
+
+
+def _host(job: JobView) -> str:
+    """Where it was measured: this computer, or the first worker's node."""
+    if job.backend == "local":
+        return platform.node()
+    return next((worker.where for worker in job.workers if worker.where), job.where)
 
 
 def _show(record: Calibration, path: Path, output: OutputFormat) -> None:

@@ -1,0 +1,83 @@
+"""What `calibrate` makes of a job that ran, wherever it ran."""
+
+import datetime
+
+import pytest
+
+from nanochat_npu.backends import JobState, JobView, WorkerView
+from nanochat_npu.commands.calibrate import Seen, record_of, short_run
+from nanochat_npu.errors import UsageError
+from nanochat_npu.estimate.actual import StepTimes
+from nanochat_npu.load import load_spec
+from nanochat_npu.main import main
+from nanochat_npu.plan import Plan, make_plan
+
+TODAY = datetime.date(2026, 11, 30)
+
+
+def plan_of(source: str, *overrides: str) -> Plan:
+    return make_plan(load_spec(source, overrides).spec, TODAY)
+
+
+def times(plan: Plan, **more: float) -> StepTimes:
+    return StepTimes(5.0, 5.1, 30, int(more.pop("tokens", plan.horizon.tokens_per_step)), 40e9)
+
+
+EVENTS = [
+    {"event": "stage", "stage": "tokenizer", "t": 130.0, "status": "start"},
+    {"event": "stage", "stage": "pretrain", "t": 200.0, "status": "start"},
+    {"event": "eval", "stage": "pretrain", "t": 250.0, "name": "bpb", "step": 0},
+    {"event": "step", "stage": "pretrain", "t": 260.0, "step": 1, "dt_s": 10.0},
+    {"event": "checkpoint", "stage": "pretrain", "t": 262.0, "save_s": 2.0, "size_bytes": 8e9, "step": 1},
+    {"event": "eval", "stage": "pretrain", "t": 282.0, "name": "bpb", "step": 1},
+]
+
+
+def cluster_job() -> Seen:
+    workers = (WorkerView(0, "d20-worker-0", "Succeeded", where="node-a"),)
+    return Seen(JobView("calibrate-d20", "volcano", JobState.SUCCEEDED, started_s=100.0, workers=workers), EVENTS)
+
+
+def test_a_job_on_a_cluster_is_kept_with_its_shape_its_node_and_its_versions() -> None:
+    plan = plan_of("d20")
+    record = record_of(plan, times(plan), cluster_job())
+    assert (record.chip, record.stack, record.depth, record.world_size, record.nodes) == ("910B3", "eager", 20, 8, 1)
+    assert record.versions == {"cann": plan.spec.image.cann, "torch_npu": plan.spec.image.torch_npu}
+    assert record.host == "node-a"
+    assert record.peak_bytes == 40e9
+
+
+def test_what_a_run_spends_beside_its_steps_is_measured_too() -> None:
+    plan = plan_of("d20")
+    record = record_of(plan, times(plan), cluster_job())
+    assert record.eval_tokens_per_s == pytest.approx(plan.run.pretrain.eval_tokens / 20.0)
+    assert record.save_bytes_per_s == pytest.approx(4e9)
+    assert record.start_s == pytest.approx(30.0 + (50.0 - 20.0))  # the first evaluation's own 20 s are no start-up
+
+
+def test_a_run_that_says_little_is_kept_all_the_same() -> None:
+    plan = plan_of("d20")
+    record = record_of(plan, times(plan), Seen(JobView("x", "volcano", JobState.SUCCEEDED), []))
+    assert (record.start_s, record.eval_tokens_per_s, record.save_bytes_per_s) == (None, None, None)
+
+
+def test_a_job_of_another_batch_is_refused() -> None:
+    plan = plan_of("d20")
+    with pytest.raises(UsageError, match="tokens per step"):
+        record_of(plan, times(plan, tokens=12_345), cluster_job())
+
+
+def test_the_short_run_is_the_same_job_in_everything_that_decides_its_speed() -> None:
+    plan = plan_of("d20")
+    short = plan_of("d20", *short_run(plan, 40))
+    assert (short.shape, short.horizon, short.world_size) == (plan.shape, plan.horizon, plan.world_size)
+    assert short.run.pretrain.stop_at_step == 40
+    assert short.name == "calibrate-d20"
+    assert short.run.resume == "never"
+
+
+def test_nothing_would_be_left_of_too_few_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["calibrate", "tiny", "--steps", "10", "--drop", "9"])
+    assert left.value.code == 2
+    assert "--drop" in capsys.readouterr().err
