@@ -293,7 +293,7 @@ def _text(spec: JobSpec) -> Iterator[Finding]:
 
 def _control_characters(value: Any, path: FieldPath) -> Iterator[Finding]:
     if isinstance(value, str):
-        odd = next((char for char in value if ord(char) < 32 and char not in "\n\t"), None)
+        odd = next((char for char in value if ord(char) < 32 and char not in "\n\t\r"), None)
         if odd is not None:
             yield Finding(path, _("control character U+{code:04X} in a text").format(code=ord(odd)))
         return
