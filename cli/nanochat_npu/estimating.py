@@ -28,7 +28,7 @@ from nanochat_npu.ledger import Ledger, LedgerError
 from nanochat_npu.plan import Plan, billed_npus
 from nanochat_npu.spec import Backend, JobSpec
 
-__all__ = ["Host", "Learnt", "check_budget", "check_price", "estimate_here", "estimate_plan", "inputs_of", "learn", "over_budget", "this_host"]
+__all__ = ["Host", "Learnt", "check_budget", "check_price", "estimate_here", "estimate_plan", "inputs_of", "job_versions", "learn", "over_budget", "this_host"]
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 CONVERSATIONS = 444_071_936
@@ -156,10 +156,23 @@ def estimate_plan(plan: Plan, learnt: Learnt | None = None, *, host: Host | None
     return estimate(inputs, known)
 
 
-def estimate_here(plan: Plan) -> Estimate:
-    """The estimate of a plan with all that this computer and its state folder know."""
+def estimate_here(plan: Plan, extra: tuple[Calibration, ...] = ()) -> tuple[Estimate, tuple[str, ...]]:
+    """The estimate of a plan with all that this computer and its state folder know, and what could not be read of that.
+
+    Args:
+        plan: The plan.
+        extra: Calibrations beside the stored ones.
+    """
     host = this_host()
-    return estimate_plan(plan, learn(inputs_of(plan, host)), host=host)
+    learnt = learn(inputs_of(plan, host), extra=extra, versions=job_versions(plan))
+    return estimate_plan(plan, learnt, host=host), learnt.problems
+
+
+def job_versions(plan: Plan) -> dict[str, str]:
+    """Versions that a calibration must share; those of this computer are not looked at, which would import torch."""
+    if not plan.wants_npus or plan.spec.backend is Backend.LOCAL:
+        return {}
+    return {"cann": plan.spec.image.cann, "torch_npu": plan.spec.image.torch_npu}
 
 
 def over_budget(result: Estimate) -> list[str]:

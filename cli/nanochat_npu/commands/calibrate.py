@@ -18,7 +18,7 @@ from nanochat_npu.errors import JobFailed, UsageError
 from nanochat_npu.estimate import Calibration
 from nanochat_npu.estimate.actual import StepTimes, step_times
 from nanochat_npu.estimate.terms import validation_tokens
-from nanochat_npu.estimating import inputs_of, this_host
+from nanochat_npu.estimating import inputs_of, job_versions, this_host
 from nanochat_npu.follow import Options, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
@@ -149,12 +149,6 @@ def _begun(job: JobView) -> float | None:
     return numbers[-1] if numbers else job.started_s
 
 
-def _versions(plan: Plan, seen: Seen) -> dict[str, str]:
-    """Versions that decide speed: the image's, for a job on NPUs."""
-    image = plan.spec.image
-    return {"cann": image.cann, "torch_npu": image.torch_npu} if plan.wants_npus and seen.job.backend == "volcano" else {}
-
-
 def record_of(plan: Plan, measured: StepTimes, seen: Seen, *, cheap: bool = False) -> Calibration:
     """What is kept of a measured run: its shape, where it ran, and what its steps took.
 
@@ -173,7 +167,7 @@ def record_of(plan: Plan, measured: StepTimes, seen: Seen, *, cheap: bool = Fals
         tokens_per_step=plan.horizon.tokens_per_step, sequence_len=plan.shape.sequence_len, vocab=plan.shape.padded_vocab, world_size=plan.world_size,
         nodes=plan.spec.resources.nodes, window_pattern=plan.run.model.window_pattern, step_s=measured.median_s, mean_step_s=measured.mean_s,
         steps=measured.count, measured_on=datetime.date.today().isoformat(), peak_bytes=measured.peak_bytes, start_s=around.start_s,
-        eval_tokens_per_s=around.eval_tokens_per_s, save_bytes_per_s=around.save_bytes_per_s, versions=_versions(plan, seen), host=_host(seen.job),
+        eval_tokens_per_s=around.eval_tokens_per_s, save_bytes_per_s=around.save_bytes_per_s, versions=job_versions(plan), host=_host(seen.job),
         drift_ln_sd=measured.drift_ln_sd, cheap=cheap,
     )
 

@@ -11,7 +11,7 @@ from nanochat_npu import console, tables
 from nanochat_npu.commands.validate import say_advice
 from nanochat_npu.errors import BudgetError, SpecError, UsageError
 from nanochat_npu.estimate import Calibration, Estimate
-from nanochat_npu.estimating import check_budget, estimate_plan, inputs_of, learn, over_budget, this_host
+from nanochat_npu.estimating import check_budget, estimate_here, over_budget
 from nanochat_npu.i18n import _
 from nanochat_npu.load import LoadedSpec, load_spec
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument
@@ -60,16 +60,8 @@ def plan_with_estimate(source: str, overrides: list[str], calibrations: tuple[Ca
     """
     loaded = load_spec(source, overrides)
     plan = make_plan(loaded.spec, datetime.date.today())
-    host = this_host()
-    learnt = learn(inputs_of(plan, host), extra=calibrations, versions=_versions(plan))
-    return Planned(loaded, plan, estimate_plan(plan, learnt, host=host), learnt.problems)
-
-
-def _versions(plan: Plan) -> dict[str, str]:
-    """Versions that a calibration must share; what is on this computer is not looked at (that would import torch)."""
-    if not plan.wants_npus or plan.spec.backend == "local":
-        return {}
-    return {"cann": plan.spec.image.cann, "torch_npu": plan.spec.image.torch_npu}
+    result, problems = estimate_here(plan, calibrations)
+    return Planned(loaded, plan, result, problems)
 
 
 def command(

@@ -54,7 +54,7 @@ def command(
     if dry_run:
         _show(preview(submission), plan, output)
         return
-    estimated = estimate_here(plan)
+    estimated, _problems = estimate_here(plan)
     check_budget(estimated)
     at = backend_of(plan)
     _confirm(at, plan, estimated, yes=yes)
