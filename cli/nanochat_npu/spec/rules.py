@@ -287,19 +287,16 @@ def _money(spec: JobSpec) -> Iterator[Finding]:
 
 
 def _text(spec: JobSpec) -> Iterator[Finding]:
-    """No control characters: neither an environment, nor a path, nor a terminal can take them."""
-    yield from _control_characters(spec.model_dump(mode="json"), ())
+    """No NUL: neither an environment nor a path can hold one. Every other character is quoted where it is written."""
+    yield from _nul_characters(spec.model_dump(mode="json"), ())
 
 
-def _control_characters(value: Any, path: FieldPath) -> Iterator[Finding]:
-    if isinstance(value, str):
-        odd = next((char for char in value if ord(char) < 32 and char not in "\n\t\r"), None)
-        if odd is not None:
-            yield Finding(path, _("control character U+{code:04X} in a text").format(code=ord(odd)))
-        return
+def _nul_characters(value: Any, path: FieldPath) -> Iterator[Finding]:
+    if isinstance(value, str) and "\0" in value:
+        yield Finding(path, _("a NUL character in a text"))
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inner:
-        yield from _control_characters(item, (*path, key))
+        yield from _nul_characters(item, (*path, key))
 
 
 RULES: tuple[Rule, ...] = (
