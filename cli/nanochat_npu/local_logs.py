@@ -4,14 +4,16 @@ import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nanochat.contract import events, layout
 from nanochat_npu import lenient
 from nanochat_npu.backends import LogLine, LogQuery
-from nanochat_npu.jobs import JobFolder
+from nanochat_npu.errors import ClusterError
+from nanochat_npu.i18n import _
+from nanochat_npu.jobs import JobFolder, read_json
 
 __all__ = ["POLL_S", "FileEvents", "Tail", "read", "recent_events"]
 
@@ -90,6 +92,8 @@ def read(folder: JobFolder, query: LogQuery, *, still_running: Callable[[], bool
         query: Which lines.
         still_running: Asked while following; when it says no, what is left is read and the iterator ends.
     """
+    if query.first_failure:
+        query = _narrowed(folder, query)
     attempts = folder.attempts if query.attempt is None else [query.attempt]
     oldest = attempts[-1] if attempts else 0
     sources: dict[Path, _Source] = {}
@@ -106,6 +110,19 @@ def read(folder: JobFolder, query: LogQuery, *, still_running: Callable[[], bool
         time.sleep(POLL_S)
     for source in sources.values():
         yield from source.rest()
+
+
+def _narrowed(folder: JobFolder, query: LogQuery) -> LogQuery:
+    """The query for the rank that failed first.
+
+    Raises:
+        ClusterError: No attempt has a verdict.
+    """
+    for attempt in [query.attempt] if query.attempt is not None else reversed(folder.attempts):
+        verdict = read_json(layout.verdict_file(folder.path, attempt))
+        if isinstance(verdict.get("rank"), int):
+            return replace(query, attempt=attempt, rank=verdict["rank"], first_failure=False, follow=False)
+    raise ClusterError(_("no rank of this job has left word of a failure"), where=folder.name, hint=_("see all output: nanochat-npu logs {name}").format(name=folder.name))
 
 
 @dataclass(frozen=True, order=True)

@@ -9,9 +9,13 @@ import pytest
 from cases import Cluster
 from plane import Plane
 
+from nanochat_npu import local_logs
+from nanochat_npu.backends import LogQuery
 from nanochat_npu.cluster.files import Remote, push_folder
-from nanochat_npu.cluster.helper import opened
+from nanochat_npu.cluster.helper import helper_pod, opened
+from nanochat_npu.cluster.logs import fetch_attempts
 from nanochat_npu.errors import ClusterError
+from nanochat_npu.jobs import JobFolder
 
 pytestmark = pytest.mark.cluster
 
@@ -113,10 +117,23 @@ def test_a_file_that_was_changed_is_sent_again_and_a_wrong_beginning_is_noticed(
     assert (there / "a.txt").read_text() == "c" * 1000
 
 
+def test_logs_of_an_attempt_whose_pods_are_gone_come_from_the_volume(remote: Remote, tmp_path: Path) -> None:
+    attempt = Path(remote.root) / "attempts" / "0"
+    attempt.mkdir(parents=True)
+    (attempt / "rank0.log").write_text("fine\n")
+    (attempt / "rank9.log").write_text("EI0006: socket timed out\n")
+    (attempt / "verdict.json").write_text(json.dumps({"code": 69, "rank": 9}))
+    (attempt / "events.jsonl").write_text("")
+    fetch_attempts(remote, tmp_path / "train", 0)
+    folder = JobFolder(tmp_path / "train")
+    found = [line.text for line in local_logs.read(folder, LogQuery(first_failure=True), still_running=lambda: False)]
+    assert found == ["EI0006: socket timed out"]
+    with pytest.raises(ClusterError, match="attempt 7 has left no files"):
+        fetch_attempts(remote, tmp_path / "train", 7)
+
+
 def test_a_helper_pod_asks_for_no_npu_and_belongs_to_the_job(cluster: Cluster, plane: Plane) -> None:
     cluster.submit()
-    from nanochat_npu.cluster.helper import helper_pod
-
     made = helper_pod(cluster.backend.mounted("train"), "x")
     assert "huawei" not in json.dumps(made)
     assert made["metadata"]["ownerReferences"][0]["uid"] == cluster.job()["metadata"]["uid"]

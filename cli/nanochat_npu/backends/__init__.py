@@ -137,6 +137,8 @@ class LogQuery:
     tail: int | None = None
     """Only the last so many lines of each source."""
     follow: bool = False
+    first_failure: bool = False
+    """Only the rank that failed first, in the attempt asked for or else in the last one that failed."""
 
 
 @dataclass(frozen=True)

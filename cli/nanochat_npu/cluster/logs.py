@@ -2,25 +2,30 @@
 
 A pod's output is its launcher's: lines of its first rank as they are, lines of its other ranks after ``[rank N]`` (only on the
 first worker rank 0 is bare, elsewhere every line names its rank). Pods of earlier attempts are gone; their logs are on the
-output volume.
+output volume and are fetched from there.
 """
 
 import re
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from nanochat_npu import partial
+from nanochat_npu import local_logs, partial
 from nanochat_npu.backends import LogLine, LogQuery
+from nanochat_npu.cluster.files import Remote
 from nanochat_npu.cluster.follow import LogReader, worker_of_rank
+from nanochat_npu.cluster.helper import mounted_of, opened
 from nanochat_npu.cluster.read import pods_of, read_job
 from nanochat_npu.errors import ClusterError, JobNotFound
 from nanochat_npu.i18n import _
 from nanochat_npu.job_state import FINAL_PHASES, JobObjects, attempt_of, owned_pods, plan_of, pod_state
+from nanochat_npu.jobs import JobFolder
 from nanochat_npu.kube import Kube, LogOptions
 from nanochat_npu.kube_errors import NotFoundError
 
-__all__ = ["read_logs"]
+__all__ = ["fetch_attempts", "read_logs"]
 
 _RANK = re.compile(r"\[rank (\d+)\] ")
 POLL_S = 0.5
@@ -29,27 +34,48 @@ POLL_S = 0.5
 def read_logs(kube: Kube, namespace: str, name: str, query: LogQuery) -> Iterator[LogLine]:
     """Lines of the job's output; with ``follow`` through restarts until the job has ended.
 
+    Attempts whose pods are gone, and the question which rank failed first, are answered from the output volume.
+
     Raises:
         JobNotFound: There is no such job.
-        ClusterError: The pods of that attempt are gone; the hint says where their logs are.
+        ClusterError: The volume has no such attempt either.
     """
     job = read_job(kube, namespace, name)
-    _require_attempt(job, name, query)
-    if query.follow:
+    if query.first_failure or query.attempt not in (None, attempt_of(job)):
+        yield from _from_volume(kube, namespace, name, job, query)
+    elif query.follow:
         yield from _follow(kube, namespace, name, query)
-        return
-    for pod in _wanted(job, pods_of(kube, namespace, name), query):
-        yield from _one_pod(kube, namespace, pod, query)
+    else:
+        for pod in _wanted(job, pods_of(kube, namespace, name), query):
+            yield from _one_pod(kube, namespace, pod, query)
 
 
-def _require_attempt(job: dict[str, Any], name: str, query: LogQuery) -> None:
-    current = attempt_of(job)
-    if query.attempt is not None and query.attempt != current:
-        folder = f"jobs/{name}/attempts/{query.attempt}"
+def _from_volume(kube: Kube, namespace: str, name: str, job: dict[str, Any], query: LogQuery) -> Iterator[LogLine]:
+    """Fetch the attempt's logs through a helper pod and read them as those of a local job: the folder is the same tree."""
+    mounted = mounted_of(job)
+    with tempfile.TemporaryDirectory(prefix="nanochat-npu-") as scratch:
+        folder = JobFolder(Path(scratch) / name)
+        with opened(kube, namespace, mounted) as pod:
+            fetch_attempts(Remote(kube, namespace, pod, mounted.root), folder.path, query.attempt)
+        yield from local_logs.read(folder, query, still_running=lambda: False)
+
+
+def fetch_attempts(remote: Remote, to: Path, attempt: int | None) -> None:
+    """Bring the logs and verdicts of one attempt (None: of all) to a folder of the same layout.
+
+    Raises:
+        ClusterError: The volume has no such attempt.
+    """
+    try:
+        found = remote.entries("attempts" if attempt is None else f"attempts/{attempt}", recursive=True)
+    except ClusterError as error:
         raise ClusterError(
-            _("attempt {attempt}'s pods were removed by a restart; this is attempt {current}").format(attempt=query.attempt, current=current), where=name,
-            hint=_("its logs are on the output volume: nanochat-npu files ls {name}:{folder}").format(name=name, folder=folder.removeprefix(f"jobs/{name}/")),
-        )
+            _("attempt {attempt} has left no files on the output volume").format(attempt="-" if attempt is None else attempt), where=remote.root,
+            hint=_("see what there is with: nanochat-npu files ls {name}:attempts").format(name=to.name),
+        ) from error
+    for entry in found:
+        if entry.kind == "file" and entry.path.endswith((".log", "verdict.json")):
+            remote.fetch(entry.path, to / entry.path)
 
 
 def _wanted(job: dict[str, Any], pods: list[dict[str, Any]], query: LogQuery) -> list[dict[str, Any]]:

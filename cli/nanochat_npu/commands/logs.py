@@ -22,18 +22,19 @@ RankOption = Annotated[int | None, typer.Option("--rank", "-r", min=0, help=_("O
 AttemptOption = Annotated[int | None, typer.Option("--attempt", min=0, help=_("An earlier start of the job; default: the newest."), show_default=False)]
 SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help=_("Only the last 90s, 10m, 2h."), show_default=False)]
 TailOption = Annotated[int | None, typer.Option("--tail", min=0, help=_("Only the last lines of each rank."), show_default=False)]
+FirstOption = Annotated[bool, typer.Option("--first-failure", help=_("Only the rank that failed first."))]
 RawOption = Annotated[bool, typer.Option("--raw", help=_("Show events as the JSON lines that they are."))]
 
 
 def command(
     job: JobArgument, follow: FollowOption = False, rank: RankOption = None, attempt: AttemptOption = None, since: SinceOption = None,
-    tail: TailOption = None, raw: RawOption = False, backend: BackendOption = None, namespace: NamespaceOption = None, context: ContextOption = None,
+    tail: TailOption = None, first_failure: FirstOption = False, raw: RawOption = False, backend: BackendOption = None, namespace: NamespaceOption = None, context: ContextOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Show what the ranks of a job print, each line with its rank; with -o json one object a line."""
     at = job_backend(job, Where(backend.value if backend else None, namespace, context))
-    query = LogQuery(rank=rank, attempt=attempt, since_s=parse_seconds(since, "--since"), tail=tail, follow=follow)
-    written = _write(at.logs(job, query), prefix=rank is None, raw=raw, as_json=output is OutputFormat.JSON)
+    query = LogQuery(rank=rank, attempt=attempt, since_s=parse_seconds(since, "--since"), tail=tail, follow=follow, first_failure=first_failure)
+    written = _write(at.logs(job, query), prefix=rank is None and not first_failure, raw=raw, as_json=output is OutputFormat.JSON)
     if not written:
         console.say(_("{job} has no such output yet").format(job=job))
 
