@@ -43,6 +43,9 @@ def estimate_section(snapshot: Snapshot) -> Section | None:
     projection = None
     if job.state in ACTIVE and snapshot.elapsed_s:
         projection = project(entry, elapsed_s=snapshot.elapsed_s, done=done_fraction(snapshot.progress, entry.estimated))
+    so_far = _cost_so_far(entry, snapshot)
+    if so_far is not None:
+        rows.append((_("cost so far"), words.money(so_far, entry.currency)))
     if projection is not None:
         rows.append((_("heading for"), _("{hours} in all, {left} left").format(hours=words.hours(projection.hours), left=words.hours(projection.left_h))))
         if projection.cost is not None:
@@ -50,6 +53,15 @@ def estimate_section(snapshot: Snapshot) -> Section | None:
         if projection.outside is not None:
             rows.append(("!", _outside(projection)))
     return Section("estimate", _("Estimate"), rows=tuple(rows), value=_value(entry, projection))
+
+
+def _cost_so_far(entry: Entry, snapshot: Snapshot) -> float | None:
+    """At the price of the plan; None without one, and for a computer of one's own."""
+    if entry.cost is not None:
+        return entry.cost
+    if entry.price is None or not entry.billed_npus or not snapshot.elapsed_s:
+        return None
+    return snapshot.elapsed_s / 3600 * entry.billed_npus * entry.price
 
 
 def _range(entry: Entry) -> str:

@@ -8,6 +8,7 @@ __all__ = ["chart", "resample", "sparkline"]
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 BRAILLE = 0x2800
+LABEL_WIDTH = 7
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bit of each dot of a Braille cell, by column and row from the top (Unicode block 2800)."""
 
@@ -45,33 +46,34 @@ def chart(xs: Sequence[float], ys: Sequence[float], *, width: int, height: int, 
     points = [(x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(y)]
     if not points or height < 1:
         return []
-    low, high = min(y for _x, y in points), max(y for _x, y in points)
-    labels = (_label(high), _label(low))
-    margin = max(map(len, labels))
-    columns = max(4, width - margin - 2)
     last_x = max(x_end or 0.0, points[-1][0])
-    grid = _dots(points, (points[0][0], last_x), (low, high), columns, height)
+    columns = max(4, width - LABEL_WIDTH - 2)
+    means = _means(points, (points[0][0], last_x), columns * 2)
+    low, high = min(means.values()), max(means.values())
+    grid = _dots(means, (low, high), columns, height)
     lines = []
     for row, cells in enumerate(grid):
-        label = labels[0] if row == 0 else labels[1] if row == height - 1 else ""
-        lines.append(f"{label:>{margin}} ┤" + "".join(chr(BRAILLE + cell) for cell in cells).rstrip(chr(BRAILLE)))
+        label = _label(high) if row == 0 else _label(low) if row == height - 1 else ""
+        lines.append(f"{label:>{LABEL_WIDTH}} ┤" + "".join(chr(BRAILLE + cell) for cell in cells).rstrip(chr(BRAILLE)))
     first, last = f"{points[0][0]:,.0f}", f"{last_x:,.0f}"
-    return [*lines, " " * (margin + 2) + first + last.rjust(columns - len(first))]
+    return [*lines, " " * (LABEL_WIDTH + 2) + first + last.rjust(columns - len(first))]
 
 
-def _dots(
-    points: Sequence[tuple[float, float]], x_range: tuple[float, float], y_range: tuple[float, float], columns: int, rows: int
-) -> list[list[int]]:
-    """Braille cells of a curve; each column of dots shows the mean of its points, joined to the one before."""
-    wide, tall = columns * 2, rows * 4
-    sums: dict[int, list[float]] = {}
+def _means(points: Sequence[tuple[float, float]], x_range: tuple[float, float], wide: int) -> dict[int, float]:
+    """Mean of the points in each column of dots that has any, from left to right."""
+    span = (x_range[1] - x_range[0]) or 1.0
+    found: dict[int, list[float]] = {}
     for x, y in points:
-        span = (x_range[1] - x_range[0]) or 1.0
-        sums.setdefault(min(wide - 1, int((x - x_range[0]) / span * (wide - 1))), []).append(y)
+        found.setdefault(min(wide - 1, int((x - x_range[0]) / span * (wide - 1))), []).append(y)
+    return {column: sum(ys) / len(ys) for column, ys in sorted(found.items())}
+
+
+def _dots(means: dict[int, float], y_range: tuple[float, float], columns: int, rows: int) -> list[list[int]]:
+    """Braille cells of a curve, each of its dots joined to the one before."""
+    tall = rows * 4
     grid = [[0] * columns for _row in range(rows)]
     before: int | None = None
-    for column in sorted(sums):
-        mean = sum(sums[column]) / len(sums[column])
+    for column, mean in means.items():
         y = round((y_range[1] - mean) / ((y_range[1] - y_range[0]) or 1.0) * (tall - 1))
         for dot in range(min(y, y if before is None else before), max(y, y if before is None else before) + 1):
             grid[dot // 4][column // 2] |= DOTS[column % 2][dot % 4]

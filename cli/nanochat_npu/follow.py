@@ -23,6 +23,7 @@ from nanochat_npu.views import Snapshot, job_json
 __all__ = ["Display", "Followed", "LiveDisplay", "Options", "PlainDisplay", "Signals", "catching", "follow", "make_display", "raise_for_end"]
 
 POLL_S = {"local": 0.2, "volcano": 1.0}
+ESTIMATE_EVERY_S = 5.0
 PLAIN_EVERY_S = 5.0
 """Between two lines about steps in a pipe, in the trainer's own time."""
 
@@ -111,6 +112,8 @@ class LiveDisplay:
         self._note = ""
         self._shown: JobView | None = None
         self._drawn = 0.0
+        self._estimated = -ESTIMATE_EVERY_S
+        self._rows: tuple[tuple[str, str], ...] = ()
         self._live = Live(console=self._console, refresh_per_second=8, auto_refresh=False, screen=screen, vertical_overflow="crop")
         self._live.start()
 
@@ -120,8 +123,19 @@ class LiveDisplay:
             return
         self._shown, self._drawn = snapshot.job, time.monotonic()
         width, height = self._console.size
-        rows = min(self._curve_rows, max(2, (height - 16) // 2)) if self._curve_rows else 0
-        self._live.update(live.picture(snapshot, width=width, curve_rows=rows, note=self._note), refresh=True)
+        curve_rows = min(self._curve_rows, max(2, (height - 16) // 2)) if self._curve_rows else 0
+        view = live.View(width=width, curve_rows=curve_rows, note=self._note, rows=self._estimate(snapshot))
+        self._live.update(live.picture(snapshot, view), refresh=True)
+
+    def _estimate(self, snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
+        """Time left and cost against the estimate; now and then, since they are read from the ledger."""
+        if time.monotonic() - self._estimated >= ESTIMATE_EVERY_S:
+            from nanochat_npu.accounts_view import estimate_section
+
+            self._estimated = time.monotonic()
+            section = estimate_section(snapshot)
+            self._rows = section.rows if section is not None else ()
+        return self._rows
 
     def note(self, text: str) -> None:
         """Show a line below the picture."""

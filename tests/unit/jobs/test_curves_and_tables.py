@@ -26,9 +26,11 @@ def test_a_sparkline_of_nothing_is_empty(values: list[float]) -> None:
 def test_a_chart_falls_from_upper_left_to_lower_right() -> None:
     lines = curves.chart([0, 1, 2, 3], [3.0, 2.0, 1.0, 0.0], width=30, height=4)
     plots = [line.partition("┤")[2] for line in lines[:-1]]
-    assert lines[0].startswith("3 ┤") and lines[3].startswith("0 ┤")
+    assert lines[0].lstrip().startswith("3 ┤")
+    assert lines[3].lstrip().startswith("0 ┤")
     starts = [next(i for i, char in enumerate(plot) if char != chr(curves.BRAILLE)) for plot in plots]
-    assert starts == sorted(starts) and starts[0] == 0
+    assert starts == sorted(starts)
+    assert starts[0] == 0
 
 
 def test_a_chart_leaves_room_up_to_the_horizon() -> None:

@@ -99,7 +99,7 @@ def test_every_view_is_total_over_events(events: list[dict[str, Any]]) -> None:
         tables.to_text(made), tables.to_markdown(made), tables.to_json(made)
     tables.to_text([job_list([snapshot])])
     job_json(snapshot)
-    live.picture(snapshot, width=60, curve_rows=4)
+    live.picture(snapshot, live.View(width=60, curve_rows=4))
 
 
 def test_numbers_in_events_may_be_infinite() -> None:
