@@ -62,6 +62,7 @@ COMMANDS: dict[str, Entry] = {
     "data": Entry("data", "Bring training text to a cluster.", CLUSTER),
     "recover": Entry("recover", "Free a job whose pod hangs on a dead node.", CLUSTER),
     "doctor": Entry("doctor", "Check what jobs need: this computer, the cluster, a spec.", CLUSTER),
+    "diff": Entry("diff", "Compare a spec with the job of its name.", CLUSTER),
     "lint": Entry("lint", "Check anyone's Volcano and Ascend YAML.", CLUSTER),
     "ranktable": Entry("ranktable", "Make, check and show HCCL rank tables.", CLUSTER),
     "image": Entry("image", "Versions, wheels and bill of materials of the container image.", CLUSTER),
