@@ -57,7 +57,10 @@ def settled(entry: Entry, view: JobView, attempts: Sequence[Iterable[dict[str, A
     """The line of a job that its backend says has ended; unchanged while it runs."""
     if entry.state != "OPEN" or view.state not in _FINISHED:
         return entry
-    took = actual(attempts, submitted_s=entry.submitted_s, started_s=started_s, ended_s=view.ended_s)
+    pulling = view.extra.get("pulling_s")
+    took = actual(
+        attempts, submitted_s=entry.submitted_s, started_s=started_s, ended_s=view.ended_s, pulling_s=pulling if isinstance(pulling, (int, float)) else 0.0
+    )
     return close_entry(entry, view.state, took, exit_code=view.exit_code, ended_s=view.ended_s)
 
 

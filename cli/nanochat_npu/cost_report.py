@@ -13,7 +13,7 @@ from nanochat_npu.tables import Section
 
 __all__ = ["GroupBy", "by_job", "grouped", "terms_of", "to_csv"]
 
-_MATCHING = {"start_up_s": ("start",), "training_s": ("matmul", "vector", "vocabulary", "optimizer", "communication", "train"), "saving_s": ("saves",)}
+_MATCHING = {"pulling_s": ("image_pull",), "start_up_s": ("start",), "training_s": ("matmul", "vector", "vocabulary", "optimizer", "communication", "train"), "saving_s": ("saves",)}
 """Measured term -> estimated terms that it answers; everything else that was estimated is evaluating."""
 
 
@@ -84,13 +84,15 @@ def grouped(entries: Sequence[Entry], group: GroupBy) -> Section:
 
 def _pairs(entry: Entry) -> list[tuple[str, float, float | None]]:
     """Estimated and actual seconds by measured term."""
-    sums = dict.fromkeys(("start_up_s", "training_s", "saving_s", "evaluating_s"), 0.0)
+    sums = dict.fromkeys(("pulling_s", "start_up_s", "training_s", "saving_s", "evaluating_s"), 0.0)
     for key, seconds in entry.estimated.items():
         stage, _dot, what = key.partition(".")
         name = next((n for n, parts in _MATCHING.items() if stage in parts or what in parts), "evaluating_s")
         if key != "allowance":
             sums["evaluating_s" if stage == "tokenizer" else name] += seconds
     pairs: list[tuple[str, float, float | None]] = [(name, seconds, entry.actual.get(name)) for name, seconds in sums.items()]
+    if sums["pulling_s"] == 0 and not entry.actual.get("pulling_s"):
+        pairs = [pair for pair in pairs if pair[0] != "pulling_s"]
     lost = entry.actual.get("lost_s", 0.0) + entry.actual.get("idle_s", 0.0) if entry.actual else None
     return [*pairs, ("allowance", entry.estimated.get("allowance", 0.0), lost)]
 
@@ -98,7 +100,7 @@ def _pairs(entry: Entry) -> list[tuple[str, float, float | None]]:
 def terms_of(entry: Entry) -> Section:
     """Estimate against actual of one job, by term."""
     names = {
-        "start_up_s": _("start-up"), "training_s": _("training"), "saving_s": _("checkpoints"), "evaluating_s": _("evaluation, other stages"),
+        "pulling_s": _("image pull"), "start_up_s": _("start-up"), "training_s": _("training"), "saving_s": _("checkpoints"), "evaluating_s": _("evaluation, other stages"),
         "allowance": _("stalls, failures, lost work"),
     }
     table = [(names[t], words.hours(e / 3600), words.hours(a / 3600) if a is not None else "-") for t, e, a in _pairs(entry)]
@@ -115,7 +117,7 @@ def terms_of(entry: Entry) -> Section:
 
 def to_csv(entries: Sequence[Entry]) -> str:
     """All lines as CSV, one column per field and per measured term."""
-    terms = ("pending_s", "start_up_s", "training_s", "evaluating_s", "saving_s", "idle_s", "lost_s")
+    terms = ("pending_s", "pulling_s", "start_up_s", "training_s", "evaluating_s", "saving_s", "idle_s", "lost_s")
     plain = [name for name in vars(entries[0]) if name not in ("estimated", "actual", "details")] if entries else ["job"]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

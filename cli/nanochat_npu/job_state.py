@@ -362,6 +362,7 @@ def _extra(objects: JobObjects) -> dict[str, Any]:
         "npus_per_worker": _npus_per_worker(job),
         "uid": partial.text(job, "metadata", "uid"),
         "intent": partial.annotation(job, marks.ANNOTATION_INTENT),
+        "pulling_s": _pulling_s(owned_pods(objects)),
         "stuck": [partial.text(pod, "metadata", "name") for pod in stuck_pods(objects)],
     }
 
@@ -392,6 +393,18 @@ def _first_running_s(job: dict[str, Any] | None) -> float | None:
         if partial.text(condition, "status") == "Running" and moment:
             return moment.timestamp()
     return None
+
+
+def _pulling_s(pods: list[dict[str, Any]]) -> float | None:
+    """Seconds from a pod's place on a node until its container ran: pulling the image, mounting volumes. The slowest pod counts."""
+    found = []
+    for pod in pods:
+        scheduled = next((partial.when(c, "lastTransitionTime") for c in partial.items(pod, "status", "conditions") if c.get("type") == "PodScheduled"), None)
+        states = [partial.mapping(status, "state") for status in partial.items(pod, "status", "containerStatuses")]
+        started = next((moment for state in states for kind in ("running", "terminated") if (moment := partial.when(state, kind, "startedAt"))), None)
+        if scheduled and started:
+            found.append(max(0.0, (started - scheduled).total_seconds()))
+    return max(found) if found else None
 
 
 def _overdue_s(pod: dict[str, Any], now_s: float) -> float:

@@ -14,7 +14,8 @@ class Actual:
     """Seconds of a job by what happened in them; they sum to `total_s`.
 
     Attributes:
-        pending_s: From submission until the first process ran.
+        pending_s: From submission until the nodes were given.
+        pulling_s: From then until the first process ran: image and volumes; the nodes are held.
         start_up_s: From then until the first stage began, over all attempts.
         training_s: Optimiser updates that counted.
         evaluating_s: Validation, samples, evaluation and other stages.
@@ -25,6 +26,7 @@ class Actual:
     """
 
     pending_s: float = 0.0
+    pulling_s: float = 0.0
     start_up_s: float = 0.0
     training_s: float = 0.0
     evaluating_s: float = 0.0
@@ -42,7 +44,7 @@ class Actual:
     @property
     def held_s(self) -> float:
         """While NPUs were held: what is paid for."""
-        return self.start_up_s + self.training_s + self.evaluating_s + self.saving_s + self.idle_s + self.lost_s
+        return self.pulling_s + self.start_up_s + self.training_s + self.evaluating_s + self.saving_s + self.idle_s + self.lost_s
 
     def as_dict(self) -> dict[str, float]:
         """Seconds by term."""
@@ -88,7 +90,10 @@ class _Attempt:
         self.done = self.done or (kind == "done" and event.get("reason") != "session_limit")
 
 
-def actual(attempts: Sequence[Iterable[dict[str, Any]]], *, submitted_s: float | None = None, started_s: Sequence[float] = (), ended_s: float | None = None) -> Actual:
+def actual(
+    attempts: Sequence[Iterable[dict[str, Any]]], *, submitted_s: float | None = None, started_s: Sequence[float] = (), ended_s: float | None = None,
+    pulling_s: float = 0.0,
+) -> Actual:
     """What the attempts of a job took.
 
     Args:
@@ -96,8 +101,9 @@ def actual(attempts: Sequence[Iterable[dict[str, Any]]], *, submitted_s: float |
         submitted_s: Unix time of the submission; None leaves waiting at zero.
         started_s: Unix times at which the attempts' processes began, where known; else their first event counts.
         ended_s: Unix time at which the last process was gone, where known.
+        pulling_s: How long the first attempt's nodes pulled the image before its process began.
     """
-    sums = {"pending_s": 0.0, "start_up_s": 0.0, "training_s": 0.0, "evaluating_s": 0.0, "saving_s": 0.0, "idle_s": 0.0, "lost_s": 0.0}
+    sums = {"pending_s": 0.0, "pulling_s": 0.0, "start_up_s": 0.0, "training_s": 0.0, "evaluating_s": 0.0, "saving_s": 0.0, "idle_s": 0.0, "lost_s": 0.0}
     previous: _Attempt | None = None
     walked: _Attempt | None = None
     count = 0
@@ -110,7 +116,9 @@ def actual(attempts: Sequence[Iterable[dict[str, Any]]], *, submitted_s: float |
         for event in listed:
             walked.feed(event)
         if previous is None:
-            sums["pending_s"] = max(0.0, walked.begun_s - submitted_s) if submitted_s else 0.0
+            waited = max(0.0, walked.begun_s - submitted_s) if submitted_s else 0.0
+            sums["pulling_s"] = min(pulling_s, waited) if submitted_s else pulling_s
+            sums["pending_s"] = waited - min(pulling_s, waited)
         else:
             # The attempt before this one did not get to its end: what it did since its last checkpoint is done again.
             sums["lost_s"] += previous.since_save_s

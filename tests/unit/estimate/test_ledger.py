@@ -133,6 +133,12 @@ def test_work_after_the_last_checkpoint_of_an_attempt_that_failed_is_lost() -> N
     assert took.total_s == pytest.approx(45.0 - 5.0)
 
 
+def test_pulling_the_image_is_paid_for_and_waiting_is_not() -> None:
+    took = actual([[stage(110.0), step(112.0, 1)]], submitted_s=10.0, started_s=[104.0], pulling_s=30.0)
+    assert (took.pending_s, took.pulling_s, took.start_up_s) == (64.0, 30.0, 6.0)
+    assert took.held_s == pytest.approx(30 + 6 + 2)
+
+
 def test_odd_events_do_no_harm() -> None:
     odd = [{"event": "step"}, {"t": "soon"}, {"event": "step", "t": 5.0, "dt_s": "nan"}, {"event": 7, "t": 6.0}, {"event": "step", "t": 4.0, "dt_s": 1e9}]
     assert actual([odd]).total_s >= 0

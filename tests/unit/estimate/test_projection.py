@@ -8,6 +8,7 @@ import pytest
 from nanochat_npu.accounts import settle_seen
 from nanochat_npu.accounts_view import done_fraction, estimate_section
 from nanochat_npu.backends import JobState, JobView
+from nanochat_npu.job_state import JobObjects, job_view
 from nanochat_npu.jobs import home_dir
 from nanochat_npu.ledger import Entry, Ledger
 from nanochat_npu.progress import Progress
@@ -106,3 +107,19 @@ def test_seeing_the_end_of_a_clusters_job_closes_its_line(tmp_path: Path) -> Non
     assert closed.actual["pending_s"] == pytest.approx(100)
     settle_seen(view, [], tmp_path)  # seen twice
     assert ledger.entries() == [closed]
+
+
+def pod(scheduled: str, started: str) -> dict[str, object]:
+    return {
+        "metadata": {"name": "d20-worker-0"},
+        "status": {
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": scheduled}],
+            "containerStatuses": [{"state": {"running": {"startedAt": started}}}],
+        },
+    }
+
+
+def test_the_slowest_pods_pull_is_what_the_gang_waits_for() -> None:
+    pods = [pod("2026-11-30T10:00:00Z", "2026-11-30T10:00:40Z"), pod("2026-11-30T10:00:00Z", "2026-11-30T10:03:20Z")]
+    assert job_view(JobObjects({}, pods=pods)).extra["pulling_s"] == 200.0
+    assert job_view(JobObjects({}, pods=[{"status": None}])).extra["pulling_s"] is None
