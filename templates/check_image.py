@@ -27,10 +27,13 @@ def findings(torch_wanted: str, npu_wanted: str, python_wanted: str, allow_cuda:
         found.append(f"torch is {installed('torch')}, torch_npu {npu_wanted} needs exactly {torch_wanted}")
     if npu_wanted != "none" and installed("torch_npu") != npu_wanted:
         found.append(f"torch_npu is {installed('torch_npu')}, the spec says {npu_wanted}")
-    import torch
-
-    if torch.version.cuda and not allow_cuda:
-        found.append(f"torch {torch.__version__} is a CUDA build; torch_npu loads beside a CPU build only")
+    try:
+        import torch
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
+        found.append(f"import torch fails: {error}")
+    else:
+        if torch.version.cuda and not allow_cuda:
+            found.append(f"torch {torch.__version__} is a CUDA build; torch_npu loads beside a CPU build only")
     try:
         pwd.getpwuid(1000)
     except KeyError:

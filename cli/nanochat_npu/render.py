@@ -9,7 +9,7 @@ import yaml
 from nanochat_npu.bundle import CONFIGMAPS, DOCKERFILE, ENTRYPOINT, JOB, RUN_JSON, Bundle
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
-from nanochat_npu.image.describe import describe_image, image_reference
+from nanochat_npu.image.describe import ImagePlan, describe_image, image_reference
 from nanochat_npu.manifest import JOB_MOUNT, TASK, Manifest, manifest_of
 from nanochat_npu.patch import dump_patched, merge
 from nanochat_npu.plan import Plan
@@ -34,7 +34,7 @@ def render(plan: Plan, *, image: str | None = None) -> Bundle:
     run_json, entrypoint = render_run_json(plan), _file(ENTRYPOINT)
     files = {RUN_JSON: run_json, ENTRYPOINT: entrypoint}
     if plan.spec.backend is Backend.VOLCANO:
-        dockerfile = render_dockerfile(plan)
+        dockerfile = "" if plan.spec.image.ref else render_dockerfile(describe_image(plan))
         manifest = manifest_of(plan, image or image_reference(plan, dockerfile))
         files |= {
             **({DOCKERFILE: dockerfile} if dockerfile else {}),
@@ -72,9 +72,9 @@ def _fill(template: str, **values: object) -> str:
         raise RenderError(_("the template cannot be filled in: {reason}").format(reason=error), where=template, hint=_("this is a bug; please report the spec")) from error
 
 
-def render_dockerfile(plan: Plan) -> str:
-    """Text of the Dockerfile, or "" where the image is somebody else's."""
-    return "" if plan.spec.image.ref else _fill("Dockerfile.j2", i=describe_image(plan))
+def render_dockerfile(image: ImagePlan) -> str:
+    """Text of the Dockerfile of an image."""
+    return _fill("Dockerfile.j2", i=image)
 
 
 def _configmaps(manifest: Manifest, run_json: str, entrypoint: str) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nanochat_npu.bundle import DOCKERFILE, ENTRYPOINT
@@ -73,9 +73,9 @@ def build_input(plan: Plan, *, allow_cuda_torch: bool = False) -> BuildInput:
     if image.ref:
         raise ImageError(_("the spec uses a finished image, there is nothing to build"), where="image.ref", hint=_("remove image.ref to build one"))
     description = describe_image(plan)
-    dockerfile = render_dockerfile(plan)
     if allow_cuda_torch:
-        dockerfile = dockerfile.replace("/tmp/check_image.py ", "/tmp/check_image.py --allow-cuda-torch ")  # noqa: S108 - a path in the image
+        description = replace(description, check_arguments=(*description.check_arguments, "--allow-cuda-torch"))
+    dockerfile = render_dockerfile(description)
     tag = content_tag(dockerfile)
     wheel = trainer_wheel()
     files = {

@@ -119,7 +119,15 @@ def write_layer(entries: Iterable[Entry], target: Path) -> Layer:
 
 def _add_all(archive: tarfile.TarFile, entries: Iterable[Entry]) -> None:
     folders: set[str] = set()
+    files: dict[str, bytes] = {}
     for entry in entries:
+        digest = hashlib.sha256(entry.content).digest()
+        if entry.path in files:
+            # Wheels of one namespace share small files; builders refuse a layer that names a path twice.
+            if files[entry.path] != digest:
+                raise ImageError(_("two wheels have different files of one name"), where=entry.path)
+            continue
+        files[entry.path] = digest
         for parent in reversed(PurePosixPath(entry.path).parents):
             if str(parent) not in (".", "/") and str(parent) not in folders:
                 folders.add(str(parent))
