@@ -20,8 +20,8 @@ __all__ = ["Projection", "close_entry", "note_submission", "open_entry", "projec
 _FINISHED = {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.SUSPENDED}
 
 
-def open_entry(plan: Plan, result: Estimate, submitted_s: float) -> Entry:
-    """The ledger's line for a job that was just submitted."""
+def open_entry(plan: Plan, result: Estimate, submitted_s: float, *, continued: bool = False) -> Entry:
+    """The ledger's line for a job that was just submitted; `continued`: it goes on from a checkpoint, so part of it is done."""
     inputs, spec = result.inputs, plan.spec
     total = result.cost.total
     estimated = {term.key: round(term.seconds, 3) for term in result.terms}
@@ -33,14 +33,15 @@ def open_entry(plan: Plan, result: Estimate, submitted_s: float) -> Entry:
         tier=result.tier, world_size=inputs.world_size, billed_npus=inputs.billed_npus, hours_p10=result.hours.p10, hours_p50=result.hours.p50,
         hours_p90=result.hours.p90, cost_p50=total.p50 if total else None, price=inputs.price.likely if inputs.price else None,
         currency=inputs.price.currency if inputs.price else None, estimated=estimated,
-        details={"depth": inputs.shape.depth, "device_batch": plan.run.pretrain.device_batch, "steps": plan.horizon.steps, "tokens": plan.horizon.tokens},
+        details={"depth": inputs.shape.depth, "device_batch": plan.run.pretrain.device_batch, "steps": plan.horizon.steps, "tokens": plan.horizon.tokens}
+        | ({"continued": True} if continued else {}),
     )
 
 
-def note_submission(plan: Plan, result: Estimate, *, home: Path | None = None, now_s: float | None = None) -> str | None:
+def note_submission(plan: Plan, result: Estimate, *, continued: bool = False, home: Path | None = None, now_s: float | None = None) -> str | None:
     """Write the line of a job that was just started; gives back why not, if it cannot: a job is not stopped for its books."""
     try:
-        Ledger.of(home or home_dir()).put(open_entry(plan, result, time.time() if now_s is None else now_s))
+        Ledger.of(home or home_dir()).put(open_entry(plan, result, time.time() if now_s is None else now_s, continued=continued))
     except LedgerError as error:
         return str(error)
     return None
@@ -114,10 +115,16 @@ def settle_local(home: Path | None = None) -> int:
 
     folder_home = home or home_dir()
     ledger, store, closed = Ledger.of(folder_home), Store(folder_home), 0
-    for entry in ledger.entries():
+    entries = ledger.entries()
+    newest = {entry.job: entry for entry in entries}
+    for entry in entries:
         if entry.state != "OPEN" or entry.backend != "local":
             continue
         folder = store.folder(entry.job)
+        if newest[entry.job] is not entry or not folder.path.exists():
+            # Its folder was removed, or belongs to a later submission: what it took cannot be told any more.
+            ledger.put(replace(entry, state="GONE"))
+            continue
         view = view_of(folder)
         if view.submission_id not in ("", entry.submission_id) or view.state not in ENDED:
             continue
@@ -154,7 +161,7 @@ def project(entry: Entry, *, elapsed_s: float, done: float) -> Projection | None
         elapsed_s: Seconds since it started.
         done: Fraction of the estimated work behind it, 0 to 1; too little to say anything below 2 %.
     """
-    if not 0.02 <= done <= 1 or elapsed_s <= 0:
+    if not 0.02 <= done <= 1 or elapsed_s <= 0 or entry.details.get("continued"):
         return None
     hours = elapsed_s / 3600 / done
     cost = hours * entry.billed_npus * entry.price if entry.price is not None and entry.billed_npus else None

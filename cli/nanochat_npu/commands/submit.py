@@ -104,7 +104,7 @@ def _note(plan: Plan, estimated: Estimate, submitted: Submitted) -> None:
     """A line in the ledger for what was really started."""
     if submitted.outcome is Outcome.ATTACHED:
         return
-    trouble = note_submission(plan, estimated)
+    trouble = note_submission(plan, estimated, continued=submitted.outcome is Outcome.CONTINUED)
     if trouble is not None:
         console.say(_("the ledger has no line for this job: {reason}").format(reason=trouble))
 
@@ -157,7 +157,8 @@ class Watching(NamedTuple):
 def _follow(backend: Backend, submitted: Submitted, watching: Watching, output: OutputFormat) -> None:
     _say_outcome(submitted)
     owned = backend.interrupt == "cancel" and submitted.outcome is not Outcome.ATTACHED
-    followed = follow(backend, submitted.job.name, make_display(), Options(owned=owned, timeout_s=watching.timeout_s), watching.signals)
+    options = Options(owned=owned, timeout_s=watching.timeout_s, history=submitted.outcome is Outcome.STARTED)
+    followed = follow(backend, submitted.job.name, make_display(), options, watching.signals)
     snapshot = followed.snapshot
     if followed.interrupts:
         console.say(_("{job}: {state}  {reason}").format(job=snapshot.job.name, state=snapshot.job.state, reason=snapshot.job.reason))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nanochat_npu.accounts import close_entry, project, settled
+from nanochat_npu.accounts import close_entry, project, settle_local, settled
 from nanochat_npu.backends import JobState, JobView
 from nanochat_npu.cost_report import GroupBy, by_job, grouped, terms_of, to_csv
 from nanochat_npu.estimate.actual import Actual, actual, step_times
@@ -186,6 +186,18 @@ def test_waiting_is_not_paid_for() -> None:
 
 def test_a_failed_job_narrows_no_interval() -> None:
     assert close_entry(ENTRY, JobState.FAILED, Actual(training_s=10.0), exit_code=70, ended_s=None).ratio is None
+
+
+def test_a_job_that_went_on_from_a_checkpoint_narrows_no_interval_and_is_not_projected() -> None:
+    continued = replace(ENTRY, state="SUCCEEDED", hours=2.0, details={"continued": True})
+    assert continued.ratio is None
+    assert project(replace(continued, state="OPEN"), elapsed_s=3600, done=0.5) is None
+
+
+def test_a_job_whose_folder_is_gone_is_not_looked_for_again(ledger: Ledger) -> None:
+    ledger.put(ENTRY)
+    settle_local(ledger.path.parent)
+    assert [entry.state for entry in ledger.entries()] == ["GONE"]
 
 
 @pytest.mark.parametrize(("elapsed_h", "outside"), [(6.0, None), (8.5, "late"), (4.0, "early")])
