@@ -7,6 +7,7 @@ from nanochat.data import toy
 from nanochat.data.corpus import Corpus, MemoryCorpus, Splits
 from nanochat.data.folder import open_folder
 from nanochat.data.shards import ShardCorpus, shard_files
+from nanochat.data.staging import staged_files
 from nanochat.errors import BadConfig, BadData
 
 __all__ = ["open_corpus"]
@@ -34,10 +35,8 @@ def open_corpus(data: DataConfig, seed: int, job_dir: Path) -> Splits:
             folder = _folder(data)
             return _whole_files(folder) if data.packing == "upstream" else open_folder(folder)
         case DataSource.CLIMBMIX | DataSource.FINEWEB_EDU | DataSource.MANIFEST:
-            raise BadConfig(
-                f"source {data.source} cannot be downloaded yet", where="run.data.source",
-                hint="put the parquet files into a folder and set run.data.source: folder, run.data.dir: PATH",
-            )
+            train, val = staged_files(data, job_dir)
+            return Splits(ShardCorpus(f"{data.source} (train)", train), ShardCorpus(f"{data.source} (val)", val))
 
 
 def _folder(data: DataConfig) -> Path:
