@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from datetime import date
+from typing import Any
 
 from nanochat.contract import REFERENCE_DEPTH, BudgetState, Horizon, ModelShape, RunConfig, RunFile, World, horizon
 from nanochat_npu.spec import Backend, JobSpec, NodeType, node_type_of
@@ -69,12 +70,16 @@ class Plan:
         return self.spec.resources.npus_per_node > 0
 
 
+_NOT_IDENTITY: dict[str, Any] = {"price": True, "estimate": True, "budget": True, "lifecycle": {"max_hours": True}}
+
+
 def spec_sha256(spec: JobSpec) -> str:
     """Hash of the resolved spec: equal for specs that mean the same, whatever file or option a value came from.
 
-    Prices and assumptions of the estimate are left out: a job is the same job when they move.
+    Prices, assumptions of the estimate and limits are left out: a job is the same job when they move, so one that its budget
+    has stopped goes on when the same spec is submitted with more.
     """
-    canonical = json.dumps(spec.model_dump(mode="json", exclude={"price", "estimate"}), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    canonical = json.dumps(spec.model_dump(mode="json", exclude=_NOT_IDENTITY), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 

@@ -134,6 +134,8 @@ def _moved(planned: PlanFile, stored: LoadedSpec) -> list[str]:
         moved.append(_("the spec {source}").format(source=planned.source))
     if today.spec.price != stored.spec.price:
         moved.append(_("the price"))
+    if (today.spec.budget, today.spec.lifecycle) != (stored.spec.budget, stored.spec.lifecycle):
+        moved.append(_("the budget"))
     if today.spec.estimate != stored.spec.estimate:
         moved.append(_("the assumptions of the estimate"))
     return moved

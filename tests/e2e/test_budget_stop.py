@@ -34,6 +34,10 @@ def run_to_end(plan: Plan) -> JobView:
     return view
 
 
+def newest_step(folder: JobFolder) -> int:
+    return max(int(path.parent.name.removeprefix("step_")) for path in layout.checkpoints_dir(folder.path, "pretrain").glob("step_*/manifest.json"))
+
+
 def test_the_budget_ends_the_job_with_a_checkpoint_and_no_restart() -> None:
     view = run_to_end(capped_plan(30.0))
     assert (view.state, view.exit_code) == (JobState.FAILED, ExitCode.BUDGET), view.reason
@@ -46,3 +50,7 @@ def test_the_budget_ends_the_job_with_a_checkpoint_and_no_restart() -> None:
     assert again.exit_code == ExitCode.BUDGET
     assert "earlier attempts took" in again.reason
     assert sorted(layout.checkpoints_dir(folder.path, "pretrain").glob("step_*/manifest.json")) == checkpoints
+    # More of it lets the same job go on from there.
+    more = run_to_end(capped_plan(75.0))
+    assert (more.attempt, more.exit_code) == (2, ExitCode.BUDGET)
+    assert newest_step(folder) > int(checkpoints[-1].parent.name.removeprefix("step_"))

@@ -196,6 +196,8 @@ class LocalBackend:
         ledger = folder.path / "ledger.json"
         if ledger.exists():
             ledger.replace(folder.path / f"ledger.before-{max(folder.attempts, default=-1) + 1}.json")
+        # The same submission, perhaps with other limits: a budget that was raised lets a stopped job go on.
+        jobs.write_json(folder.run_file, json.loads(files["run.json"]))
         state = jobs.read_json(folder.state_file)
         jobs.write_json(folder.settings_file, json.loads(files["supervisor.json"]))
         jobs.write_json(folder.state_file, {"state": JobState.PENDING, "why": Why.STARTING, "attempts": state.get("attempts") or []})

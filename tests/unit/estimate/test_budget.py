@@ -138,6 +138,7 @@ def test_whole_nodes_are_paid_where_whole_nodes_are_given(overrides: list[str], 
     assert billed_npus(load_spec("d20", [PRICE, *overrides]).spec) == billed
 
 
-def test_prices_and_assumptions_do_not_change_a_jobs_identity() -> None:
-    plain, priced = (make_plan(load_spec("d20", more).spec, TODAY) for more in ([], [PRICE, "estimate.image_gb=12"]))
-    assert plain.submission_id == priced.submission_id
+@pytest.mark.parametrize("more", [[PRICE, "estimate.image_gb=12"], ["budget.max_hours=9"], ["lifecycle.max_hours=9"]])
+def test_prices_assumptions_and_limits_do_not_change_a_jobs_identity(more: list[str]) -> None:
+    plain, changed = (make_plan(load_spec("d20", overrides).spec, TODAY) for overrides in ([], more))
+    assert plain.submission_id == changed.submission_id
