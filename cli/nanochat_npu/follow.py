@@ -35,10 +35,12 @@ class Options:
     Attributes:
         owned: Ctrl-C stops the job, not only the watching.
         timeout_s: Give up watching after this long; the job goes on.
+        history: Also tell what had happened before the watching began.
     """
 
     owned: bool = False
     timeout_s: float | None = None
+    history: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,8 @@ def follow(backend: Backend, name: str, display: Display, options: Options | Non
     deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
     with nullcontext(signals) if signals is not None else catching() as signals:
         try:
+            if not options.history:
+                state.feed_all(source.poll())
             while True:
                 job = backend.get(name)  # before the events: what a job wrote before it ended is then never missed
                 fresh = source.poll()

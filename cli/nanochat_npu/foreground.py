@@ -36,7 +36,7 @@ def run_trainer(backend: LocalBackend, command: str, arguments: list[str], job: 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         done = subprocess.run(
-            [backend.python, "-m", "nanochat", command, *arguments], env=backend.environ, check=False, restore_signals=True,
+            [backend.python, "-P", "-m", "nanochat", command, *arguments], env=backend.environ, check=False, restore_signals=True,
             preexec_fn=_default_interrupt,
         )
     finally:

@@ -59,11 +59,12 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Pat
 
 
 def job_processes(job: Path) -> list[int]:
-    """Ids of all living processes of the job in this folder, this process excepted."""
+    """Ids of all living processes of the job in this folder; never this process or one above it (a shell with our variables)."""
     mark = f"{layout.ENV_JOB_DIR}={job}".encode()
-    found = []
+    found: list[int] = []
+    spared = _ancestors(os.getpid())
     for process in Path("/proc").iterdir():
-        if not process.name.isdigit() or int(process.name) == os.getpid():
+        if not process.name.isdigit() or int(process.name) in spared:
             continue
         try:
             environ = (process / "environ").read_bytes()
@@ -71,6 +72,19 @@ def job_processes(job: Path) -> list[int]:
             continue
         if mark in environ.split(b"\0"):
             found.append(int(process.name))
+    return found
+
+
+def _ancestors(pid: int) -> set[int]:
+    """A process and all above it."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            # The name in parentheses may hold anything; state and parent follow the last one (proc_pid_stat(5)).
+            pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
     return found
 
 

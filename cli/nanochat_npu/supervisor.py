@@ -38,6 +38,8 @@ STOP_MARGIN_S = 10.0
 PEER_KILL_S = 10.0
 """A launcher whose peer failed has nothing left to save; after SIGTERM it gets this long."""
 MAX_DELAY_S = 30.0
+LAST_WORD_S = 60.0
+"""How long the last state is tried to be written, should the disk be full just then."""
 
 
 class Stop(StrEnum):
@@ -227,8 +229,9 @@ class Supervisor:
                 return self._end(Decision(*_STOPPED[self.stop]), self.state.get("exit_code"))
             try:
                 code = self._run_attempt(attempt)
-            except OSError:
+            except OSError as error:
                 log.exception("attempt %d", attempt)
+                self.state["detail"] = str(error)
                 return self._end(Decision(JobState.FAILED, Why.CANNOT_START), None)
             self.tally = self.tally.after(code)
             decision = decide(code, self.tally, self.settings, stop=self.stop, resumable=self._resumable(attempt))
@@ -312,15 +315,27 @@ class Supervisor:
         self.state["launchers"] = [
             {"node": node, "pid": launcher.pid, "exit_code": attempt.ended.get(node)} for node, launcher in enumerate(attempt.launchers)
         ]
-        write_json(self.folder.state_file, self.state)
+        self._save()
 
     def _write(self, decision: Decision, **changes: Any) -> None:
         self.state.update(asdict(self.tally), state=decision.state, why=decision.why, **changes)
-        write_json(self.folder.state_file, self.state)
+        self._save()
+
+    def _save(self) -> bool:
+        """True if the state is on disk. A full disk must not end a job that may still train well."""
+        try:
+            write_json(self.folder.state_file, self.state)
+        except OSError as error:
+            log.warning("the state cannot be written: %s", error)
+            return False
+        return True
 
     def _end(self, decision: Decision, code: int | None) -> JobState:
         log.info("the job is %s (%s)", decision.state, decision.why)
         self._write(decision, exit_code=code, ended_s=time.time())
+        until = time.monotonic() + LAST_WORD_S
+        while not self._save() and time.monotonic() < until:
+            time.sleep(1.0)
         return decision.state
 
 
@@ -361,6 +376,7 @@ def main(argv: list[str] | None = None) -> int:
         os.pwrite(lock, str(child).encode(), 0)
         return 0
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    logging.raiseExceptions = False  # a log on a full disk
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     processes.adopt_orphans()
     Supervisor(job, settings).run()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanochat.contract import describe as describe_code
-from nanochat_npu import units
+from nanochat_npu import lenient, units
 from nanochat_npu.backends import ACTIVE, JobState, JobView
 from nanochat_npu.i18n import _
 from nanochat_npu.progress import Progress
@@ -159,6 +159,19 @@ def recent(snapshot: Snapshot) -> Section | None:
     return Section("recent", _("Last events"), header=(_("time"), _("event")), table=table, value=[text for _t, text in events]) if table else None
 
 
+def attempts(snapshot: Snapshot) -> Section | None:
+    """The starts of a job, where there was more than one."""
+    ends = lenient.mappings(snapshot.job.extra.get("attempts"))
+    if len(ends) < 2 and not (ends and snapshot.job.state in ACTIVE and lenient.whole(ends[0].get("exit_code"))):
+        return None
+    lines = []
+    for end in ends:
+        begun, over, code = lenient.moment(end.get("started_s")), lenient.moment(end.get("ended_s")), lenient.whole(end.get("exit_code"))
+        took = units.duration(over - begun) if begun and over else "-"
+        lines.append((str(end.get("attempt")), took, "-" if code is None else str(code), "" if code is None else describe_code(code)))
+    return Section("attempts", _("Attempts"), header=(_("attempt"), _("took"), _("code"), _("meaning")), table=tuple(lines))
+
+
 def warnings(snapshot: Snapshot) -> Section | None:
     """Warnings that the trainer gave."""
     texts = list(dict.fromkeys(snapshot.progress.warnings))
@@ -187,7 +200,7 @@ def outcome(snapshot: Snapshot) -> Section:
     return Section("outcome", rows=tuple(rows))
 
 
-STATUS_SECTIONS: list[SectionMaker] = [overview, training, results, workers, warnings, recent]
+STATUS_SECTIONS: list[SectionMaker] = [overview, training, results, attempts, workers, warnings, recent]
 """The parts of `status`, in order; append to it to show more."""
 RESULT_SECTIONS: list[SectionMaker] = [stages, results, warnings, outcome]
 """The parts of the table at the end of a followed run."""

@@ -89,8 +89,8 @@ class LocalBackend:
 
     @property
     def command(self) -> list[str]:
-        """Command line of a launcher."""
-        return self._command or [self.python, "-m", "nanochat", "launch"]
+        """Command line of a launcher; ``-P`` since the folder that it starts in may hold another ``nanochat`` (upstream's checkout)."""
+        return self._command or [self.python, "-P", "-m", "nanochat", "launch"]
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class LocalBackend:
             with folder.supervisor_log.open("ab") as log:
                 # It detaches itself and this process ends at once, with 0 if the job is being supervised.
                 done = subprocess.run(
-                    [sys.executable, "-m", "nanochat_npu.supervisor", str(folder.path), str(lock)], env=self.environ, pass_fds=[lock],
+                    [sys.executable, "-P", "-m", "nanochat_npu.supervisor", str(folder.path), str(lock)], env=self.environ, pass_fds=[lock],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, timeout=START_TIMEOUT_S, check=False,
                 )
         finally:

@@ -27,7 +27,9 @@ def view_of(folder: JobFolder) -> JobView:
     )
     if view.state in ACTIVE and not alive:
         return replace(view, state=JobState.UNKNOWN, phase="supervisor_gone", reason=_gone(folder))
-    return replace(view, reason=_reason(view))
+    if view.state is JobState.UNKNOWN and alive:
+        return replace(view, state=JobState.RUNNING, reason=_("its supervisor lives, but state.json cannot be read"))
+    return replace(view, reason=_reason(view, lenient.text(state.get("detail"))))
 
 
 def _state(value: object) -> JobState:
@@ -76,11 +78,12 @@ def _gone(folder: JobFolder) -> str:
     return _("its supervisor was killed or the computer was restarted; submit the same spec again to go on from the newest checkpoint")
 
 
-def _reason(view: JobView) -> str:
+def _reason(view: JobView, detail: str) -> str:
     """The sentence for what the supervisor wrote; "" for a reason that this version does not know."""
     verdict = lenient.mapping(view.extra.get("verdict"))
     code = view.exit_code if view.exit_code is not None else 0
-    failure = _("exit code {code}: {meaning}").format(code=code, meaning=lenient.text(verdict.get("message")) or describe(code))
+    message, place = lenient.text(verdict.get("message")) or describe(code), lenient.text(verdict.get("where"))
+    failure = _("exit code {code}: {meaning}").format(code=code, meaning=f"{place}: {message}" if place else message)
     again = _("submit the same spec again to go on")
     texts: dict[str, str] = {
         Why.STARTING: _("the supervisor is starting"),
@@ -95,6 +98,6 @@ def _reason(view: JobView) -> str:
         Why.CANCELLED: _("cancelled; {again}").format(again=again),
         Why.CANCELLED_NOW: _("stopped at once, without a checkpoint; {again} from the newest one").format(again=again),
         Why.STOPPED_OUTSIDE: _("stopped by a signal from outside; {again}").format(again=again),
-        Why.CANNOT_START: _("the launcher cannot be started; see supervisor.log in the job's folder"),
+        Why.CANNOT_START: _("the launcher cannot be started: {detail}").format(detail=detail),
     }
     return texts.get(view.phase, "")

@@ -2,11 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from job_bench import Bench, wait_until
 
 from nanochat_npu.backends import JobState, Outcome
+from nanochat_npu.backends.local import LocalBackend
 from nanochat_npu.errors import JobExists
 
 
@@ -159,3 +163,37 @@ def test_a_launcher_that_does_not_exist_fails_the_job_with_a_word(bench: Bench) 
     view = bench.end(backend)
     assert view.state is JobState.FAILED
     assert "cannot be started" in view.reason
+
+
+def test_another_nanochat_in_the_folder_where_one_stands_is_not_run(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nanochat", "nanochat_npu"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    assert bench.end(bench.start()).state is JobState.SUCCEEDED
+    assert bench.backend().command[0] == sys.executable
+    assert LocalBackend(bench.store).command[1:] == ["-P", "-m", "nanochat", "launch"]
+
+
+def test_a_state_that_cannot_be_written_does_not_stop_the_job(bench: Bench) -> None:
+    backend = bench.start(wait=True)
+    job = bench.ready()
+    state = job / "state.json"
+    wait_until(lambda: '"pid"' in state.read_text(), "the launcher is noted")
+    aside = job / "state.aside"
+    state.rename(aside)
+    state.mkdir()  # a folder in its place cannot be replaced by a file
+    pid = bench.store.folder("job").supervisor_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: (job / "saved0").exists(), "the job saves its work")
+    wait_until(lambda: "cannot be written" in (job / "supervisor.log").read_text(), "the trouble is noted")
+    state.rmdir()
+    assert bench.end(backend).state is JobState.SUSPENDED
+
+
+def test_a_shell_with_the_jobs_variables_is_not_taken_for_the_job(bench: Bench) -> None:
+    folder = bench.store.create("job", {})
+    script = f"from pathlib import Path; from nanochat_npu import processes; print(processes.job_processes(Path({str(folder.path)!r})))"
+    done = subprocess.run([sys.executable, "-c", script], env={**os.environ, "NANOCHAT_JOB_DIR": str(folder.path)}, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
