@@ -308,6 +308,7 @@ class Checkpoints:
         best = self.best()
         if best is None or value < best[1] or not layout.checkpoint_dir(self.job_dir, self.stage, best[0]).is_dir():
             write_atomic(self.folder / BEST_FILE, json.dumps({"step": step, "value": value}) + "\n")
+            self._prune()
 
     def best(self) -> tuple[int, float] | None:
         """Step and value of the best checkpoint, if one was marked."""

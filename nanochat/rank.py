@@ -6,7 +6,9 @@ before it leaves, so that ranks which die of the broken connection can leave wit
 
 import contextlib
 import errno
+import faulthandler
 import os
+import signal
 import sys
 import time
 import traceback
@@ -92,6 +94,8 @@ class Rank:
     def run(self) -> int:
         """Exit code of the stages."""
         self.stop.install()
+        faulthandler.enable()  # a crash in native code leaves a stack in the rank's log, and so does SIGUSR1
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
         started = time.time()
         try:
             context = self._join(started)
