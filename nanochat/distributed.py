@@ -117,7 +117,7 @@ class Communicator:
             dist.destroy_process_group()
 
 
-def join(device: Device, *, start_timeout_s: float = 600.0, timeout_s: float = 1800.0) -> Communicator:
+def join(device: Device, *, store: Any = None, start_timeout_s: float = 600.0, timeout_s: float = 1800.0) -> Communicator:
     """Join the group that the launcher's environment describes (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
 
     Every rank reports to the store first, so that a start that hangs ends with the names of the missing ranks and not
@@ -125,6 +125,7 @@ def join(device: Device, *, start_timeout_s: float = 600.0, timeout_s: float = 1
 
     Args:
         device: This rank's device; it decides the backend.
+        store: The control store, where the caller has it and all ranks have met in it; None opens it and waits for them.
         start_timeout_s: How long ranks may take to appear.
         timeout_s: How long one collective may take.
 
@@ -137,8 +138,9 @@ def join(device: Device, *, start_timeout_s: float = 600.0, timeout_s: float = 1
         raise BadConfig(f"rank {rank} of {size}", where="RANK, WORLD_SIZE", hint="start ranks through python -m nanochat launch")
     if size == 1:
         return Communicator()
-    store = _open_store(rank, size, start_timeout_s)
-    _wait_for_all(store, rank, size, start_timeout_s)
+    if store is None:
+        store = _open_store(rank, size, start_timeout_s)
+        _wait_for_all(store, rank, size, start_timeout_s)
     dist.init_process_group(
         device.backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s),
         device_id=None if device.backend == "gloo" else device.torch,

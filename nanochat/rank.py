@@ -116,7 +116,7 @@ class Rank:
         peers = Peers(place.rank, place.size, self.store, place.local_size)
         peers.join(self.run_file.start_timeout_s)
         device = pick(self.run_file.world.device, place.local_rank)
-        comm = join(device, start_timeout_s=self.run_file.start_timeout_s) if place.size > 1 else Communicator()
+        comm = join(device, store=self.store) if place.size > 1 else Communicator()
         if place.rank == 0 and (backend := choose_backend(self.run_file, place.job_dir)) is not None:
             self.tracker = Tracker(backend, self.events, self.run_file.run.tracking.every_steps)
         guards = [BudgetGuard(self.run_file.budget, started)]
