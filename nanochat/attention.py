@@ -143,4 +143,4 @@ def _with_gradients(inputs: list[Tensor], function: Callable[[Tensor, Tensor, Te
     q, k, v = (t.requires_grad_() for t in inputs[:3])
     with torch.enable_grad():
         out = function(q, k, v)
-        return [out.detach(), *torch.autograd.grad(out, (q, k, v), inputs[3])]
+        return [out.detach(), *torch.autograd.grad((out * inputs[3]).sum(), (q, k, v))]  # a gradient given apart imports sympy

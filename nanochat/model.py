@@ -157,7 +157,7 @@ class Attention(nn.Module):
             gate = VALUE_GATE_SCALE * torch.sigmoid(self.ve_gate(x[..., :GATE_CHANNELS]))
             v = v + gate.unsqueeze(-1) * value_embed.unflatten(-1, (self.heads, -1))
         q, k = (rotary_norm(t, *rotary, QK_SCALE) for t in (q, k))
-        mixed = attend(q, k, v, self.window) if cache is None else cache.attend(self.layer, q, k, v, self.window)
+        mixed = attend(q, k, v, self.window, self.kernel) if cache is None else cache.attend(self.layer, q, k, v, self.window)
         return self.c_proj(mixed.flatten(2))
 
 
@@ -349,6 +349,17 @@ def _draw_uniform(weight: Tensor, low: float, high: float, rng: torch.Generator)
     weight.copy_(torch.empty(weight.shape, dtype=torch.float32, device=weight.device).uniform_(low, high, generator=rng))
 
 
+def _give_storage(model: nn.Module, device: torch.device | str) -> None:
+    """As ``to_empty`` does, by shape: empty_like of a meta tensor imports sympy and half of torch's compiler."""
+    for module in model.modules():
+        for name, param in module._parameters.items():
+            if param is not None:
+                module._parameters[name] = nn.Parameter(torch.empty(param.shape, dtype=param.dtype, device=device))
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device)
+
+
 def build(shape: ModelShape, dtype: torch.dtype, device: torch.device | str, seed: int | None = None) -> GPT:
     """A model on a device: constructed without memory first, then given storage once.
 
@@ -360,8 +371,7 @@ def build(shape: ModelShape, dtype: torch.dtype, device: torch.device | str, see
     """
     with torch.device("meta"):
         model = GPT(shape, dtype)
-    # As to_empty does, by shape: empty_like of a meta tensor imports sympy and half of torch's compiler.
-    model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
+    _give_storage(model, device)
     with torch.no_grad():
         if seed is None:
             model._set_rotary_tables()
