@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from nanochat_npu import console, lenient, live, progress, units
 from nanochat_npu.backends import ENDED, Backend, JobState, JobView
-from nanochat_npu.errors import JobFailed, JobTimeout
+from nanochat_npu.errors import JobFailed, JobTimeout, JobUnschedulable
 from nanochat_npu.i18n import _
 from nanochat_npu.progress import Progress
 from nanochat_npu.views import Snapshot, job_json
@@ -36,11 +36,14 @@ class Options:
         owned: Ctrl-C stops the job, not only the watching.
         timeout_s: Give up watching after this long; the job goes on.
         history: Also tell what had happened before the watching began.
+        blocked_after_s: Give up after so long of something that does not heal by itself, such as an image that cannot be
+            pulled; kubelets get over a hiccup of the registry within a minute or two.
     """
 
     owned: bool = False
     timeout_s: float | None = None
     history: bool = False
+    blocked_after_s: float = 180.0
 
 
 @dataclass(frozen=True)
@@ -198,9 +201,11 @@ def follow(backend: Backend, name: str, display: Display, options: Options | Non
 
     Raises:
         JobTimeout: `timeout_s` is over.
+        JobUnschedulable: Something keeps the job from starting that does not heal by itself.
     """
     options = options or Options()
     state, source = Progress(), backend.events(name)
+    blocked_since: float | None = None
     deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
     with nullcontext(signals) if signals is not None else catching() as signals:
         try:
@@ -218,10 +223,29 @@ def follow(backend: Backend, name: str, display: Display, options: Options | Non
                     return Followed(snapshot, signals.count)
                 if deadline is not None and time.monotonic() >= deadline:
                     raise _timeout(job, options)
+                blocked_since = _blocked(job, blocked_since, options)
                 time.sleep(POLL_S[job.backend])
         finally:
             source.close()
             display.close()
+
+
+def _blocked(job: JobView, since: float | None, options: Options) -> float | None:
+    """Since when something keeps the job from starting that does not heal by itself.
+
+    Raises:
+        JobUnschedulable: For too long; waiting on would help nobody. The job stays as it is.
+    """
+    reason = job.extra.get("blocked")
+    if not reason:
+        return None
+    now = time.monotonic()
+    if since is not None and now - since > options.blocked_after_s:
+        raise JobUnschedulable(
+            str(reason), where=job.name, hint=_("why: nanochat-npu explain {name}; remove it: nanochat-npu cancel {name}").format(name=job.name),
+            details={"state": job.state},
+        )
+    return since if since is not None else now
 
 
 def _leave(backend: Backend, job: JobView, display: Display, options: Options, nth: int) -> bool:

@@ -17,7 +17,7 @@ from nanochat_npu import marks, partial
 from nanochat_npu.backends import JobState, JobView, WorkerView
 from nanochat_npu.i18n import _
 
-__all__ = ["FINAL_PHASES", "PHASES", "JobObjects", "attempt_of", "job_view", "owned_pods", "plan_of", "pod_state", "stuck_pods"]
+__all__ = ["FINAL_PHASES", "PHASES", "UNHEALING", "JobObjects", "attempt_of", "job_view", "owned_pods", "plan_of", "pod_state", "stuck_pods"]
 
 PHASES = (
     "Pending", "Running", "Restarting", "Completing", "Completed", "Aborting", "Aborted", "Terminating", "Terminated", "Failed",
@@ -26,6 +26,10 @@ PHASES = (
 FINAL_PHASES = frozenset({"Completed", "Failed", "Terminated"})
 """Phases that Volcano never leaves."""
 
+UNHEALING = frozenset({
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CrashLoopBackOff",
+})
+"""Reasons for which a container waits until somebody changes something."""
 _STUCK_AFTER_S = 60.0
 """Beyond its grace period, a pod that is still Terminating after this long has no kubelet any more."""
 
@@ -363,8 +367,22 @@ def _extra(objects: JobObjects) -> dict[str, Any]:
         "uid": partial.text(job, "metadata", "uid"),
         "intent": partial.annotation(job, marks.ANNOTATION_INTENT),
         "pulling_s": _pulling_s(owned_pods(objects)),
+        "blocked": _blocked(objects),
         "stuck": [partial.text(pod, "metadata", "name") for pod in stuck_pods(objects)],
     }
+
+
+def _blocked(objects: JobObjects) -> str:
+    """What keeps the job from starting and does not heal by itself, in one sentence; "" if there is no such thing."""
+    if partial.text(objects.job, "status", "state", "phase") not in ("", "Pending"):
+        return ""
+    for pod in owned_pods(objects):
+        if pod_state(pod) in UNHEALING:
+            return _("{pod} cannot start: {why}").format(pod=partial.text(pod, "metadata", "name"), why=pod_state(pod))
+    for event in objects.events:
+        if partial.text(event, "reason") == "PluginError":
+            return " ".join(partial.text(event, "message").split())
+    return ""
 
 
 def _replicas(job: dict[str, Any] | None) -> int:

@@ -8,18 +8,25 @@ of the spec its text is about. Agreement with 82 recorded answers of Volcano 1.1
 Source: volcano-sh/volcano ed72c7c, ``pkg/webhooks/admission/jobs``, ``pkg/controllers/job``, ``config/crd``.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from nanochat_npu import partial
 from nanochat_npu.i18n import _
 
-__all__ = ["ACTIONS", "Problem", "check_job", "dropped_fields", "name_budget", "read_refusal", "spec_field"]
+__all__ = ["ACTIONS", "Problem", "check_job", "check_sizes", "dropped_fields", "name_budget", "read_refusal", "spec_field"]
 
 LABEL_MAX = 63
 """Longest DNS label, pod hostname and label value (RFC 1035; Kubernetes ``validation.DNS1035LabelMaxLength``)."""
+ANNOTATIONS_MAX_BYTES = 256 * 1024
+"""All annotations of an object (apimachinery ``TotalAnnotationSizeLimitB``)."""
+CONFIGMAP_MAX_BYTES = 1024 * 1024
+"""All data of a ConfigMap (``core.MaxSecretSize``)."""
+OBJECT_MAX_BYTES = 1_572_864
+"""One request to etcd (``--max-request-bytes``, 1.5 MiB)."""
 ACTIONS = frozenset({"AbortJob", "RestartJob", "RestartTask", "RestartPod", "RestartPartition", "TerminateJob", "CompleteJob", "ResumeJob"})
 """Actions that a policy may name; the webhook checks them for events only, not for exit codes."""
 _PLUGIN_FLAGS = {
@@ -58,6 +65,32 @@ class Problem:
 def check_job(job: dict[str, Any]) -> list[Problem]:
     """Everything that is wrong with a Volcano Job and that its server would find late or never; any object is accepted."""
     return [problem for check in _CHECKS for problem in check(job)]
+
+
+def check_sizes(objects: Iterable[dict[str, Any]]) -> list[Problem]:
+    """What is too large for the server, told with numbers before anything is sent (etcd's and Kubernetes' limits)."""
+    found = []
+    for obj in objects:
+        name, kind = partial.text(obj, "metadata", "name"), partial.text(obj, "kind")
+        data = {**partial.mapping(obj, "data"), **partial.mapping(obj, "binaryData")}
+        measured = {
+            "metadata.annotations": (_text_bytes(partial.mapping(obj, "metadata", "annotations")), ANNOTATIONS_MAX_BYTES),
+            "data": (_text_bytes(data), CONFIGMAP_MAX_BYTES),
+            "": (len(json.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode()), OBJECT_MAX_BYTES),
+        }
+        for path, (size, limit) in measured.items():
+            if size > limit:
+                found.append(Problem(
+                    "V35" if path else "B59", _("{what} of {kind} {name} take {size:,} bytes; the server allows {limit:,}").format(
+                        what=path or _("all parts together"), kind=kind, name=name, size=size, limit=limit),
+                    path, "cluster.annotations" if path == "metadata.annotations" else "", _("shorten annotations, env and run of the spec"),
+                ))
+                break
+    return found
+
+
+def _text_bytes(values: dict[str, Any]) -> int:
+    return sum(len(key.encode()) + len(str(value).encode()) for key, value in values.items())
 
 
 def name_budget(replicas: int, task: str = "worker", *, svc: bool = True, volumes: bool = False) -> int:

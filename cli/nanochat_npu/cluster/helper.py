@@ -15,7 +15,7 @@ from typing import Any
 from nanochat_npu import marks, partial
 from nanochat_npu.errors import ClusterError, NanochatNpuError, PrerequisiteMissing
 from nanochat_npu.i18n import _
-from nanochat_npu.job_state import plan_of, pod_state
+from nanochat_npu.job_state import UNHEALING, plan_of, pod_state
 from nanochat_npu.kube import Kube
 from nanochat_npu.resources import JOBS, PODS
 
@@ -25,7 +25,6 @@ HELPER = "files"
 """Value of the component label."""
 DEADLINE_S = 3600
 START_S = 180.0
-_HOPELESS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError", "ErrImageNeverPull"})
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def _await_running(kube: Kube, namespace: str, name: str) -> None:
         state = pod_state(pod)
         if partial.text(pod, "status", "phase") == "Running":
             return
-        if state in _HOPELESS or partial.text(pod, "status", "phase") in ("Failed", "Succeeded"):
+        if state in UNHEALING or partial.text(pod, "status", "phase") in ("Failed", "Succeeded"):
             break
         kube.clock.sleep(0.3)
     raise ClusterError(

@@ -22,7 +22,7 @@ from nanochat_npu.job_state import JobObjects, job_view
 from nanochat_npu.kube import Kube
 from nanochat_npu.kube_errors import ConflictError, LostResponseError
 from nanochat_npu.resources import CONFIGMAPS, JOBS, PODS, Resource
-from nanochat_npu.volcano_rules import Problem, check_job, dropped_fields, read_refusal
+from nanochat_npu.volcano_rules import Problem, check_job, check_sizes, dropped_fields, read_refusal
 
 __all__ = ["Order", "Sender", "Sent"]
 
@@ -100,7 +100,7 @@ class Sender:
                 return standing
             going = partial.text(found, "metadata", "deletionTimestamp")
             outcome = Outcome.STARTED if order.rerun or going else Outcome.CONTINUED
-        _refuse_problems(check_job(order.job))
+        _refuse_problems([*check_job(order.job), *check_sizes(order.objects)])
         notes += self.advise()
         self._dry_run(order)
         if found is not None:

@@ -12,6 +12,8 @@ from recorded import SCENARIOS, moments
 
 from nanochat_npu import marks, partial
 from nanochat_npu.backends import JobState, JobView
+from nanochat_npu.errors import JobUnschedulable
+from nanochat_npu.follow import POLL_S, Options, PlainDisplay, follow
 from nanochat_npu.job_state import PHASES, JobObjects, attempt_of, job_view, owned_pods, stuck_pods
 
 
@@ -214,3 +216,37 @@ def test_no_missing_or_wrong_part_ever_raises(data: st.DataObject) -> None:
 def test_attempt_of_nothing_is_zero() -> None:
     assert attempt_of(None) == 0
     assert attempt_of({"status": {"retryCount": "2"}, "spec": {}}) == 2
+
+
+def test_what_does_not_heal_is_told_to_whoever_follows() -> None:
+    pod = {"metadata": {"name": "t-worker-0"}, "status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "InvalidImageName"}}}]}}
+    assert job_view(JobObjects({"status": {"state": {"phase": "Pending"}}}, None, [pod])).extra["blocked"] == "t-worker-0 cannot start: InvalidImageName"
+    assert "DNS-1035" in last("name_digit").extra["blocked"]
+    assert last("too_big").extra["blocked"] == ""  # a full cluster heals
+
+
+class Stuck:
+    """A backend whose one job cannot start."""
+
+    name, interrupt = "volcano", "detach"
+
+    def get(self, name: str) -> JobView:
+        """The job, still stuck."""
+        return JobView(name, "volcano", JobState.PENDING, extra={"blocked": "t-worker-0 cannot start: ErrImagePull"})
+
+    def events(self, name: str) -> "Stuck":
+        """No events."""
+        return self
+
+    def poll(self) -> list[dict[str, Any]]:
+        """None."""
+        return []
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def test_following_ends_where_waiting_helps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLL_S, "volcano", 0.0)
+    with pytest.raises(JobUnschedulable, match="ErrImagePull"):
+        follow(Stuck(), "t", PlainDisplay(), Options(blocked_after_s=0.0))  # type: ignore[arg-type]

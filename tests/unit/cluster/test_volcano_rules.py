@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import RECORDINGS
 
-from nanochat_npu.volcano_rules import check_job, dropped_fields, name_budget, proposed_name, read_refusal, spec_field
+from nanochat_npu.volcano_rules import (
+    check_job,
+    check_sizes,
+    dropped_fields,
+    name_budget,
+    proposed_name,
+    read_refusal,
+    spec_field,
+)
 
 VERDICTS = {row["id"]: row for row in map(json.loads, (RECORDINGS / "verdicts.jsonl").read_text().splitlines())}
 REFUSED = [row for row in VERDICTS.values() if not row["accepted"]]
@@ -126,6 +135,19 @@ def test_a_dropped_field_is_found_in_the_answer_of_a_server_that_cannot_be_stric
 
 def test_defaults_that_the_server_adds_are_not_dropped_fields() -> None:
     assert dropped_fields(JOB, {**copy.deepcopy(JOB), "status": {}}) == []
+
+
+@pytest.mark.parametrize(("obj", "field"), [
+    ({"kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "x" * 1_048_575}}, None),
+    ({"kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "x" * 1_048_576}}, ""),
+    ({"kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "ü" * 600_000}}, ""),
+    ({"kind": "Job", "metadata": {"name": "j", "annotations": {"k": "x" * 262_144}}}, "cluster.annotations"),
+    ({"kind": "Job", "metadata": {"name": "j"}, "spec": {"x": "y" * 1_600_000}}, ""),
+], ids=["just fits", "one byte too many", "bytes, not characters", "annotations", "whole object"])
+def test_what_is_too_large_is_refused_with_numbers_before_it_is_sent(obj: dict[str, Any], field: str | None) -> None:
+    assert [problem.field for problem in check_sizes([obj])] == ([] if field is None else [field])
+    for problem in check_sizes([obj]):
+        assert re.search(r"[\d,]{7,} bytes; the server allows [\d,]{7,}", problem.message)
 
 
 _JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
