@@ -60,6 +60,7 @@ COMMANDS: dict[str, Entry] = {
     "files": Entry("files", "Look at a cluster job's files: ls, cat, get, put.", SEE),
     "capacity": Entry("capacity", "NPUs of the cluster by node and queue, and who holds them.", CLUSTER),
     "data": Entry("data", "Bring training text to a cluster.", CLUSTER),
+    "collect": Entry("collect", "Pack a job's clues into one archive, without secrets.", CLUSTER),
     "recover": Entry("recover", "Free a job whose pod hangs on a dead node.", CLUSTER),
     "doctor": Entry("doctor", "Check what jobs need: this computer, the cluster, a spec.", CLUSTER),
     "diff": Entry("diff", "Compare a spec with the job of its name.", CLUSTER),

@@ -33,6 +33,12 @@ def test_counts_and_references_stay(text: str) -> None:
     assert redact(text) == text
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("filler", ["x", "token", "a.b-", "key: ", '"', "name: ", "\n- ", "://"])
+def test_long_lines_are_redacted_in_linear_time(filler: str) -> None:
+    redact(filler * (1_000_000 // len(filler)))
+
+
 def test_redacting_twice_changes_nothing_more() -> None:
     once = redact("\n".join(SECRETS + HARMLESS))
     assert redact(once) == once
