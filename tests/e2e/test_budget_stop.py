@@ -4,6 +4,7 @@ import datetime
 import time
 from dataclasses import replace
 
+from nanochat import ledger
 from nanochat.contract import BudgetState, ExitCode, layout
 from nanochat_npu import jobs
 from nanochat_npu.backends import ENDED, JobState, JobView, Submission, connect
@@ -39,18 +40,18 @@ def newest_step(folder: JobFolder) -> int:
 
 
 def test_the_budget_ends_the_job_with_a_checkpoint_and_no_restart() -> None:
-    view = run_to_end(capped_plan(30.0))
+    view = run_to_end(capped_plan(12.0))
     assert (view.state, view.exit_code) == (JobState.FAILED, ExitCode.BUDGET), view.reason
     assert view.attempt == 0
     folder = JobFolder(jobs.home_dir() / "jobs" / "capped")
     checkpoints = sorted(layout.checkpoints_dir(folder.path, "pretrain").glob("step_*/manifest.json"))
     assert checkpoints, "no checkpoint was written at the margin"
     # The same budget is spent for whoever starts the job again, before a rank is started.
-    again = run_to_end(capped_plan(30.0))
+    again = run_to_end(capped_plan(12.0))
     assert again.exit_code == ExitCode.BUDGET
     assert "earlier attempts took" in again.reason
     assert sorted(layout.checkpoints_dir(folder.path, "pretrain").glob("step_*/manifest.json")) == checkpoints
     # More of it lets the same job go on from there.
-    more = run_to_end(capped_plan(75.0))
+    more = run_to_end(capped_plan(ledger.spent_s(folder.path) + 25.0))
     assert (more.attempt, more.exit_code) == (2, ExitCode.BUDGET)
     assert newest_step(folder) > int(checkpoints[-1].parent.name.removeprefix("step_"))
