@@ -11,6 +11,7 @@ from nanochat.device import Device
 from nanochat.distributed import Communicator
 from nanochat.eventlog import EventLog
 from nanochat.guards import Guard
+from nanochat.heartbeat import Heartbeat
 from nanochat.peers import Peers
 from nanochat.stopping import StopSignal
 
@@ -41,6 +42,7 @@ class Context:
     comm: Communicator
     events: EventLog
     stop: StopSignal
+    heart: Heartbeat
     guards: list[Guard] = field(default_factory=list)
     stage_index: int = 0
     started: float = field(default_factory=time.time)
@@ -55,6 +57,11 @@ class Context:
     def is_first(self) -> bool:
         """True on rank 0."""
         return self.peers.is_first
+
+    def tick(self) -> None:
+        """Call between pieces of work outside of the training loop: leaves if a stop was asked for, else shows that this rank lives."""
+        self.stop.check()
+        self.heart.busy(self.events.stage, self.events.step)
 
     def shape(self, vocab_size: int) -> ModelShape:
         """Shape of the model for a vocabulary; ``window_pattern: auto`` is L unless the plan resolved it."""

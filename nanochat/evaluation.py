@@ -73,7 +73,7 @@ class Evaluator:
 
         def own() -> tuple[float, int]:
             batches = open_batches() if open_batches else self._validation()
-            return nats_and_bytes(model, batches, sizes, check=self.context.stop.check)
+            return nats_and_bytes(model, batches, sizes, check=self.context.tick)
 
         parts = self._together("bpb", own)
         nats, size = sum(part[0] for part in parts), sum(part[1] for part in parts)
@@ -127,6 +127,7 @@ class Evaluator:
             report: dict[str, object] = {"result": own()}
         except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
             report = {"error": f"rank {self.context.peers.rank}: {type(error).__name__}: {error}"}
+        self.context.heart.waiting(self.context.events.stage, self.context.events.step)
         reports = self.context.peers.gather(report)
         problem = next((entry["error"] for entry in reports if "error" in entry), None)
         if problem is not None:

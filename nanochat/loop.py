@@ -27,6 +27,8 @@ from nanochat.schedule import Schedule
 __all__ = ["Batches", "Loop", "Plan"]
 
 EMA_BETA = 0.9
+SAVE_PATIENCE = 4.0
+"""Times the usual limit that a checkpoint may take before the rank counts as silent: 20 GB on a slow volume take minutes."""
 
 
 class Batches(Protocol):
@@ -150,15 +152,18 @@ class Loop:
     def _step(self) -> tuple[float, _Agreed]:
         started = time.monotonic()
         self._data_wait_s = 0.0
-        loss = self._forward_backward()
+        stage, number, heart = self.context.events.stage, self.counters.step + 1, self.context.heart
+        heart.busy(stage, number)
+        loss = self.forward_backward()
         rates = self.schedule.at(self.counters.step)
+        heart.waiting(stage, number)
         agreeing = self.context.comm.all_reduce(self._opinion(loss))
         self.optimizer.step(rates)
         self.optimizer.zero_grad()
         agreed = self._read(agreeing.wait().tolist())
         step_s = time.monotonic() - started
         self.counters.step += 1
-        self.counters.tokens += self.plan.tokens_per_step
+        self.counters.tokens += self.step_tokens()
         self.counters.trained_s += step_s
         self.context.events.step = self.counters.step
         if not math.isfinite(agreed.loss):
@@ -169,7 +174,15 @@ class Loop:
         self._report(agreed, rates.lr_scale, step_s)
         return agreed.loss, agreed
 
-    def _forward_backward(self) -> Tensor:
+    def step_tokens(self) -> int:
+        """Tokens of the step that was just done, over all ranks."""
+        return self.plan.tokens_per_step
+
+    def step_facts(self) -> dict[str, Any]:
+        """What a step's event says beyond the usual."""
+        return {}
+
+    def forward_backward(self) -> Tensor:
         """This rank's share of the loss, detached; gradients are left in the parameters, to be summed over the ranks."""
         if self.plan.masked:
             return self._forward_backward_masked()
@@ -186,7 +199,9 @@ class Loop:
         """As above with targets of which only some count: a batch without any is worth nothing, and not NaN."""
         batches = [self._next_batch() for _ in range(self.plan.grad_accum)]
         counted = sum(int((targets >= 0).sum()) for _, targets in batches)
+        self.context.heart.waiting(self.context.events.stage, self.counters.step + 1)
         everywhere = self.context.comm.sum_floats([float(counted)], self.context.device.torch)[0]
+        self.context.heart.busy(self.context.events.stage, self.counters.step + 1)
         total = torch.zeros((), device=self.context.device.torch)
         for inputs, targets in batches:
             loss = self.model(inputs, targets, reduction="sum") / max(everywhere, 1.0)
@@ -255,7 +270,7 @@ class Loop:
 
     def _object(self) -> None:
         own = self._objection
-        voiced = self.context.peers.gather([int(own.code), own.message, own.hint] if own else None)
+        voiced = self.context.peers.gather((int(own.code), own.message, own.hint) if own else None)
         code, message, hint = next(entry for entry in voiced if entry)
         raise TrainerError(message, hint=hint, code=ExitCode(code), where=f"step {self.counters.step}; checkpoint written")
 
@@ -265,6 +280,7 @@ class Loop:
         snapshot = Snapshot(
             self.counters.step, self.model.state_dict(), self.optimizer, dict(vars(self.counters)), self.batches.state_dict()
         )
+        self.context.heart.busy(self.context.events.stage, self.counters.step, patience=SAVE_PATIENCE)
         path = self.checkpoints.save(snapshot)
         self._saved_step, self._saved_at = self.counters.step, time.monotonic()
         return path
@@ -285,7 +301,7 @@ class Loop:
         values: dict[str, float] = {}
         if self.evaluate is None:
             return values
-        self.context.stop.check()
+        self.context.tick()
         self.model.eval()
         with self.context.surviving("evaluation_failed", "evaluation"):
             values = self.evaluate(self.counters.step)
@@ -297,7 +313,7 @@ class Loop:
     def _sample(self) -> None:
         if self.sample is None or not self.context.is_first:
             return
-        self.context.stop.check()
+        self.context.tick()
         self.model.eval()
         with self.context.surviving("sample_failed", "samples"):
             self.sample(self.counters.step)
@@ -308,11 +324,12 @@ class Loop:
         self._last_loss = agreed.loss
         if not self.context.is_first:
             return
-        tokens_per_s = self.plan.tokens_per_step / step_s
+        tokens_per_s = self.step_tokens() / step_s
         mfu = None if self._peak is None else self._flops * tokens_per_s / (self._peak * self.context.comm.size)
         self.context.events.emit(
             "step", step=self.counters.step, steps=self.plan.steps, loss=agreed.loss, loss_ema=smooth, lr_frac=round(lr_frac, 6),
             dt_s=round(step_s, 6), tokens_per_s=round(tokens_per_s, 1), tokens=self.counters.tokens, mfu_frac=mfu,
             mfu_peak_flops=self._peak, epoch=self.batches.epoch, eta_s=round(self._mean_step_s() * (self.plan.steps - self.counters.step), 1),
             data_wait_s=round(agreed.data_wait_s, 6), comm_s=None, memory_bytes=self.context.device.peak_memory_bytes(),
+            **self.step_facts(),
         )

@@ -23,11 +23,12 @@ import torch.distributed as dist
 from nanochat import verdict as verdicts
 from nanochat.context import Context, SessionOver
 from nanochat.contract import ExitCode, RunFile, layout
-from nanochat.device import pick
+from nanochat.device import Device, pick
 from nanochat.distributed import Communicator, join
 from nanochat.errors import Interrupted, NotReady, PeerLost, TrainerError
 from nanochat.eventlog import EventLog
-from nanochat.guards import BudgetGuard
+from nanochat.guards import BudgetGuard, Guard
+from nanochat.heartbeat import Heartbeat
 from nanochat.launch.control import publish
 from nanochat.launch.settings import read_run_file
 from nanochat.peers import VERDICT_KEY, Peers
@@ -111,16 +112,29 @@ class Rank:
     def _join(self, started: float) -> Context:
         place = self.place
         _share_cores(place.local_size)
-        if place.size > 1:
+        if place.size > 1 or os.environ.get("MASTER_PORT", "0") != "0":
             self.store = _open_store(place, self.run_file.start_timeout_s)
         peers = Peers(place.rank, place.size, self.store, place.local_size)
         peers.join(self.run_file.start_timeout_s)
         device = pick(self.run_file.world.device, place.local_rank)
-        comm = join(device, store=self.store) if place.size > 1 else Communicator()
+        heart = Heartbeat(self.store, place.rank, self.run_file.silence_timeout_s)
+        comm = self._meet(device, heart)
         if place.rank == 0 and (backend := choose_backend(self.run_file, place.job_dir)) is not None:
             self.tracker = Tracker(backend, self.events, self.run_file.run.tracking.every_steps)
-        guards = [BudgetGuard(self.run_file.budget, started)]
-        return Context(self.run_file, place.job_dir, device, peers, comm, self.events, self.stop, guards)
+        guards: list[Guard] = [BudgetGuard(self.run_file.budget, started)]
+        return Context(self.run_file, place.job_dir, device, peers, comm, self.events, self.stop, heart, guards, started=started)
+
+    def _meet(self, device: Device, heart: Heartbeat) -> Communicator:
+        """The process group, after a first barrier: links between all ranks are made here, and not in the first step."""
+        if self.place.size == 1:
+            return Communicator()
+        patience = self.run_file.start_timeout_s / self.run_file.silence_timeout_s if self.run_file.silence_timeout_s else 1.0
+        heart.busy("", 0, patience=patience)
+        comm = join(device, store=self.store)
+        heart.waiting("", 0, patience=patience)
+        comm.barrier()
+        heart.rest()
+        return comm
 
     def _done(self, reason: str, step: int, *, resumable: bool) -> None:
         if self.place.rank == 0:

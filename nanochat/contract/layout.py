@@ -7,7 +7,7 @@ A job's folder is the same tree on this computer (``$NANOCHAT_NPU_HOME/jobs/NAME
       spec.yaml  run.json  receipt.json  state.json        written by the submitter (state.json: local backend only)
       ledger.json                                          attempts and their ends, written by the launcher of node 0
       stages.json                                          stages that are finished, written by rank 0
-      attempts/N/{run.json, events.jsonl, rankR.log, launcherK.log, verdict.json}
+      attempts/N/{run.json, events.jsonl, rankR.log, launcherK.log, verdict.json, plog/rankR/}
       tokenizer/{tokenizer.json, ...}
       data/                                                generated or downloaded text, where the source needs it
       checkpoints/STAGE/step_000123/{manifest.json, ...}
@@ -20,7 +20,7 @@ from typing import TypeVar
 __all__ = [
     "ENV_ATTEMPT", "ENV_JOB_DIR", "ENV_MASTER_ADDR", "ENV_MASTER_PORT", "ENV_NODES", "ENV_NODE_RANK", "ENV_NPROC", "ENV_RANK_TABLE",
     "ENV_RETRY_COUNT", "ENV_RUN_FILE",
-    "attempt_dir", "checkpoint_dir", "checkpoints_dir", "events_file", "launcher_log", "ledger_file", "rank_log", "results_file",
+    "attempt_dir", "checkpoint_dir", "checkpoints_dir", "events_file", "launcher_log", "ledger_file", "plog_dir", "rank_log", "results_file",
     "run_file", "stages_file", "tokenizer_dir", "verdict_file",
 ]
 
@@ -77,6 +77,11 @@ def verdict_file(job: P, attempt: int) -> P:
 def rank_log(job: P, attempt: int, rank: int) -> P:
     """Output of one rank."""
     return attempt_dir(job, attempt) / f"rank{rank}.log"
+
+
+def plog_dir(job: P, attempt: int, rank: int) -> P:
+    """Logs that CANN writes about one rank."""
+    return attempt_dir(job, attempt) / "plog" / f"rank{rank}"
 
 
 def launcher_log(job: P, attempt: int, node: int) -> P:

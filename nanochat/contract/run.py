@@ -158,6 +158,7 @@ class RlConfig(_Strict):
     eval_every: Annotated[int, Field(ge=0)] = 60
     eval_examples: PositiveInt = 400
     pass_k: PositiveInt = 8
+    reward_timeout_s: Annotated[float, Field(gt=0)] = Field(10.0, description="Seconds that the reward of one answer may take.")
 
 
 class EvalConfig(_Strict):
@@ -257,5 +258,8 @@ class RunFile(BaseModel):
     retries_failures: Annotated[int, Field(ge=0)] = 2
     grace_period_s: PositiveInt = 300
     start_timeout_s: PositiveInt = 600
+    silence_timeout_s: Annotated[int, Field(ge=0)] = Field(
+        600, description="Seconds after which a rank that neither works nor waits for others is taken for lost; 0 = never."
+    )
     budget: BudgetState = Field(default_factory=BudgetState)
     notes: dict[str, Any] = Field(default_factory=dict, description="Facts for people and reports; the trainer copies them.")

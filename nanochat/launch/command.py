@@ -1,10 +1,11 @@
 """``python -m nanochat launch``: what a pod, or a simulated node, runs."""
 
+import socket
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from pathlib import Path
 
 from nanochat import ledger
 from nanochat import verdict as verdicts
@@ -14,7 +15,7 @@ from nanochat.eventlog import EventLog
 from nanochat.files import write_atomic
 from nanochat.launch import rank_table
 from nanochat.launch.checks import run_checks
-from nanochat.launch.control import ControlStore
+from nanochat.launch.control import ControlStore, listen
 from nanochat.launch.echo import Echo
 from nanochat.launch.processes import RankProcess, rank_environment, start
 from nanochat.launch.settings import LaunchSettings, read_settings
@@ -46,7 +47,8 @@ class Launch:
     def __init__(self, settings: LaunchSettings, run: RunFile) -> None:
         self.settings, self.run_file = settings, run
         self.control: ControlStore | None = None
-        self.attempt = 0
+        self.listener: socket.socket | None = None
+        self.attempt = settings.attempt or 0
         self.placement: rank_table.Placement | None = None
 
     @property
@@ -65,64 +67,51 @@ class Launch:
         return self._account(verdict, failed_before)
 
     def _prepare(self) -> None:
-        several = self.settings.nodes > 1
-        if several:
-            self._connect()  # before the checks, so that a node that fails one can tell the others
-        self.attempt = self._agree_on_attempt()
-        run_checks(self.settings, self.run_file)
-        self._place()
-        if not several and self.settings.world_size > 1:
-            self._connect()
-        if self.is_first:
-            ledger.begin(self.settings.job_dir, self.attempt)
-
-    def _place(self) -> None:
-        """Ranks by the rank table, where the job has one; its copy goes to every rank or to none."""
-        self.placement = rank_table.place(
-            self.settings, self.control, timeout_s=self.run_file.start_timeout_s, attempt=self.attempt
-        )
-        if self.placement is not None:
-            self.settings = replace(self.settings, table_rank=self.placement.first_rank)
-
-    def _connect(self) -> None:
         s = self.settings
-        self.control = ControlStore(
-            s.master_addr, s.master_port, is_host=self.is_first, timeout_s=self.run_file.start_timeout_s
-        )
+        if self.is_first:
+            self.listener = listen(s.master_port, everywhere=s.nodes > 1)
+            self.attempt = self._number()
+        else:  # before the checks, so that a node that fails one can tell the others
+            self.control = ControlStore.connect(s.master_addr, s.master_port, self.run_file.start_timeout_s)
+            self.attempt = self.control.await_attempt(self.run_file.start_timeout_s)
+        run_checks(s, self.run_file)
+        if self.is_first:
+            ledger.begin(s.job_dir, self.attempt)
 
-    def _agree_on_attempt(self) -> int:
-        number = self.settings.attempt
-        if number is None and self.is_first:
-            number = max(self.run_file.attempt, ledger.next_attempt(ledger.read(self.settings.job_dir)))
-        if self.control is not None:
-            return self.control.agree_on_attempt(number if self.is_first else None, self.run_file.start_timeout_s)
-        return number or 0
+    def _number(self) -> int:
+        if self.settings.attempt is not None:
+            return self.settings.attempt
+        return max(self.run_file.attempt, ledger.next_attempt(ledger.read(self.settings.job_dir)))
 
-    def _run_of_attempt(self) -> RunFile:
-        """What the ranks read: with this attempt's number, and with what earlier ones took of the budget they share."""
-        budget = self.run_file.budget
-        earlier = ledger.spent_s(self.settings.job_dir, but=self.attempt)
-        return self.run_file.model_copy(
-            update={"attempt": self.attempt, "budget": budget.model_copy(update={"spent_s": budget.spent_s + earlier})}
-        )
+    def _open_control(self) -> None:
+        """The first node hosts the store from here on; the others wait for it to answer."""
+        if self.control is None and self.listener is not None:
+            self.control = ControlStore.host(self.listener)
+            self.control.tell_attempt(self.attempt)
 
     def _supervise(self) -> Verdict | None:
         s = self.settings
+        ranks, logs = self._start_ranks()
+        self._open_control()
+        supervisor = Supervisor(s.job_dir, self.attempt, ranks, self.control, Echo(logs, sys.stdout), self.run_file.grace_period_s)
+        if self.is_first:
+            supervisor.watch_all(s.world_size)
+        return supervisor.run()
+
+    def _start_ranks(self) -> tuple[list[RankProcess], dict[int, Path]]:
+        s = self.settings
         attempt_run = layout.attempt_dir(s.job_dir, self.attempt) / "run.json"
-        write_atomic(attempt_run, self._run_of_attempt().model_dump_json(indent=1) + "\n")
+        write_atomic(attempt_run, self.run_file.model_copy(update={"attempt": self.attempt}).model_dump_json(indent=1) + "\n")
         logs = {s.first_rank + i: layout.rank_log(s.job_dir, self.attempt, s.first_rank + i) for i in range(s.ranks_per_node)}
         in_process = _may_fork(self.run_file)
         if in_process:
             import nanochat.rank  # noqa: F401  (imports torch once, for all ranks)
-        port = self.control.port if self.control else s.master_port
+        port = self.listener.getsockname()[1] if self.listener else s.master_port
         ranks = []
         for local, (rank, log) in enumerate(logs.items()):
             environment = rank_environment(s, local_rank=local, attempt=self.attempt, run_file=attempt_run, port=port)
-            if self.placement is not None:
-                environment["RANK_TABLE_FILE"] = str(self.placement.file)
-            ranks.append(RankProcess(rank, start(environment, log, in_process=in_process)))
-        echo = Echo(logs, sys.stdout)
-        return Supervisor(s.job_dir, self.attempt, ranks, self.control, echo, self.run_file.grace_period_s).run()
+            ranks.append(RankProcess(rank, start(environment, log, in_process=in_process, close=self.listener)))
+        return ranks, logs
 
     def _refuse(self, error: TrainerError) -> int:
         """This node cannot start: say so to everybody."""
@@ -133,9 +122,12 @@ class Launch:
         if error.code != ExitCode.RETRIES_SPENT:
             with suppress(OSError):
                 verdicts.write_first(self.settings.job_dir, verdict)
+        if self.settings.nodes > 1:
+            self._open_control()
         if self.control:
             self.control.publish(verdict)
         if error.code == ExitCode.RETRIES_SPENT:
+            self._part()
             return int(error.code)
         with suppress(TrainerError):
             return self._account(verdict, ledger.failures(ledger.read(self.settings.job_dir)))

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,10 +59,12 @@ def rank_environment(
         layout.ENV_JOB_DIR: str(settings.job_dir),
         layout.ENV_RUN_FILE: str(run_file),
         layout.ENV_ATTEMPT: str(attempt),
+        # CANN's own logs: beside ours on the volume and one folder a rank, or they are gone with the pod.
+        "ASCEND_PROCESS_LOG_PATH": str(layout.plog_dir(settings.job_dir, attempt, settings.first_rank + local_rank)),
     }
 
 
-def start(environment: Mapping[str, str], log: Path, *, in_process: bool) -> int:
+def start(environment: Mapping[str, str], log: Path, *, in_process: bool, close: socket.socket | None = None) -> int:
     """Process id of a new rank.
 
     Args:
@@ -69,6 +72,7 @@ def start(environment: Mapping[str, str], log: Path, *, in_process: bool) -> int
         log: File for its stdout and stderr.
         in_process: Go on in the forked copy of this process, which has torch imported already (CPU: 24 imports cost a
             minute and 8 GB). Otherwise start a fresh interpreter: an NPU cannot be initialised after a fork.
+        close: A socket that is the launcher's alone.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -76,6 +80,8 @@ def start(environment: Mapping[str, str], log: Path, *, in_process: bool) -> int
     launcher = os.getpid()
     pid = os.fork()
     if pid == 0:
+        if close is not None:
+            close.close()
         _become_rank(environment, log, launcher, in_process=in_process)
     return pid
 

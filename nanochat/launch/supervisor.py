@@ -15,9 +15,11 @@ from pathlib import Path
 
 from nanochat import verdict as verdicts
 from nanochat.contract import ExitCode
+from nanochat.heartbeat import Silence, Watch
 from nanochat.launch.control import ControlStore
 from nanochat.launch.echo import Echo
 from nanochat.launch.processes import RankProcess
+from nanochat.peers import name_ranks
 from nanochat.verdict import Verdict
 
 __all__ = ["PEER_EXIT_S", "Supervisor"]
@@ -25,6 +27,8 @@ __all__ = ["PEER_EXIT_S", "Supervisor"]
 PEER_EXIT_S = 10.0
 """Peers of a failed rank find its verdict within a few seconds; whoever still hangs then is killed."""
 TICK_S = 0.25
+LOOK_EVERY_S = 2.0
+STACKS_WITHIN_S = 0.5
 GRACE_SHARE = 0.9
 """Of the grace period; the rest is for the launcher itself before the platform kills the pod."""
 
@@ -53,9 +57,16 @@ class Supervisor:
         self.job_dir, self.attempt = job_dir, attempt
         self.ranks, self.control, self.echo = list(ranks), control, echo
         self.grace_s = grace_period_s * GRACE_SHARE
+        self.world_size = 0
         self._signals = 0
         self._stopping = False
         self._deadline: _Deadline | None = None
+        self._watch: Watch | None = None
+        self._next_look = time.monotonic() + LOOK_EVERY_S
+
+    def watch_all(self, world_size: int) -> None:
+        """Look after the heartbeats of all ranks of the job; the first node's launcher does."""
+        self.world_size, self._watch = world_size, Watch(world_size)
 
     def run(self) -> Verdict | None:
         """Wait for the end; no rank of this node is left when it returns."""
@@ -65,6 +76,7 @@ class Supervisor:
                 self._answer_signals()
                 self._reap()
                 self._listen()
+                self._look()
                 self._enforce()
                 self.echo.pump()
         return self._conclude()
@@ -148,6 +160,17 @@ class Supervisor:
         if not self._stopping and self.control.stop_requested():
             self._stop()
 
+    def _look(self) -> None:
+        """Is a rank silent, wherever it runs? Then say which, and end the attempt."""
+        if self._watch is None or self.control is None or self._deadline is not None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_EVERY_S
+        found = self._watch.look(self.control.beats(self.world_size), time.monotonic())
+        if found is None:
+            return
+        self._decide(_verdict_on(found, self.attempt))
+        self._set_deadline(0.0, "a rank is silent")
+
     def _set_deadline(self, seconds: float, why: str) -> None:
         at = time.monotonic() + seconds
         if self._deadline is None or at < self._deadline.at:
@@ -161,6 +184,9 @@ class Supervisor:
         if self._stopping and self._alive() and verdicts.read(self.job_dir, self.attempt) is None:
             first = self._alive()[0].rank
             self._decide(Verdict(int(ExitCode.INTERRUPTED), first, why, attempt=self.attempt))
+        if self._deadline is not None and not self._stopping and self._alive():
+            self._send(signal.SIGUSR1)  # each writes its stacks into its log
+            time.sleep(STACKS_WITHIN_S)
         self._send(signal.SIGKILL)
         for rank in self._alive():
             _, status = os.waitpid(rank.pid, 0)
@@ -180,6 +206,19 @@ class Supervisor:
             return None
         message = "stopped" if bad.code == ExitCode.INTERRUPTED else f"rank {bad.rank} left with {bad.code}"
         return Verdict(bad.code, bad.rank, message, attempt=self.attempt)
+
+
+def _verdict_on(silence: Silence, attempt: int) -> Verdict:
+    place = f"{silence.stage} step {silence.step}" if silence.stage else "the first barrier"
+    if silence.all_wait:
+        message = f"all ranks wait for each other in {place} for {silence.silent_s:.0f} s: a link, or the collective library, hangs"
+        hint = "look into the plog of the ranks, and at the links between the nodes"
+    else:
+        message = f"{name_ranks(list(silence.ranks))} silent for {silence.silent_s:.0f} s in {place}; the others wait"
+        hint = f"its stack is in rank{silence.ranks[0]}.log"
+    return Verdict(
+        int(ExitCode.DEVICE_LOST), silence.ranks[0], message, stage=silence.stage, step=silence.step, attempt=attempt, hint=hint
+    )
 
 
 def _signal_name(number: int) -> str:

@@ -58,6 +58,7 @@ def run_stages(context: Context) -> None:
         started = time.monotonic()
         result = module.run(context)
         took_s = round(time.monotonic() - started, 3)
+        context.heart.rest()
         context.peers.meet()
         if context.is_first:
             _note(context, index, stage, took_s, result)

@@ -66,17 +66,19 @@ class Nodes:
         nodes: Launchers.
         per_node: Ranks of each.
         env: More environment.
+        port: Of the store; default a free one.
         fields: More fields of run.json.
     """
 
     def __init__(
-        self, job: Path, run: RunConfig, nodes: int = 1, per_node: int = 1, env: dict[str, str] | None = None, **fields: Any
+        self, job: Path, run: RunConfig, nodes: int = 1, per_node: int = 1, env: dict[str, str] | None = None,
+        port: int = 0, **fields: Any
     ) -> None:
         self.job, self.size = job, nodes * per_node
         job.mkdir(exist_ok=True, parents=True)
         config = RunFile(job=job.name, run=run, world=World(nodes=nodes, ranks_per_node=per_node, device="cpu"), **fields)
         layout.run_file(job).write_text(config.model_dump_json())
-        self._port, self._env = str(free_port()), env or {}
+        self._port, self._env = str(port or free_port()), env or {}
         self.processes = [self._start(node) for node in range(nodes)]
 
     def _start(self, node: int) -> ForkServerProcess:

@@ -29,10 +29,12 @@ def run(context: Context) -> dict[str, Any]:
     with context.stop.deferred():
         for step in range(1, 3000):
             context.events.step = step
+            context.heart.busy("pretrain", step)
             if step == 3:
                 Path(context.job_dir / f"pid{context.peers.rank}").write_text(str(os.getpid()))
                 if asked != "loop" and int(rank) == context.peers.rank:
                     _act(action)
+            context.heart.waiting("pretrain", step)
             stop = context.comm.all_reduce(torch.tensor([float(context.stop.requested)])).wait()
             if stop.item() > 0:
                 (context.job_dir / f"saved{context.peers.rank}").write_text(str(step))

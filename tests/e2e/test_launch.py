@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -169,3 +170,19 @@ def test_a_wrong_environment_is_78_with_its_name(tmp_path, name, value, says):
     assert name in ended.stderr
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_silent_rank_is_named_and_its_stack_is_in_its_log(start):
+    nodes = start(2, 2, "2:hang", silence_timeout_s=2)
+    assert nodes.wait() == [ExitCode.DEVICE_LOST, ExitCode.DEVICE_LOST], nodes.output()
+    verdict = nodes.verdict()
+    assert (verdict["rank"], verdict["step"], verdict["stage"]) == (2, 3, "pretrain")
+    assert "rank 2 silent" in verdict["message"]
+    assert 'stand_in_stage.py", line' in layout.rank_log(nodes.job, 0, 2).read_text()
+
+
+def test_a_taken_port_is_75_at_once(start, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nodes = start(1, 1, "done", port=taken.getsockname()[1])
+        assert nodes.wait() == [ExitCode.NOT_READY]
+    assert "cannot listen" in nodes.verdict()["message"]
