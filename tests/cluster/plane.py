@@ -13,6 +13,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -60,6 +61,8 @@ class Plane:
     ports: dict[str, int] = field(default_factory=dict)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _binder: threading.Thread | None = None
 
     # ---- for tests -------------------------------------------------------------------------------------------------
 
@@ -107,14 +110,16 @@ class Plane:
                 stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 10**9)) + f".{now % 10**9:09d}Z"
                 file.write(f"{stamp} stdout F {line}\n")
 
-    def bind_helpers(self, namespace: str) -> None:
-        """Play the default scheduler for pods that Volcano does not place."""
-        for pod in self.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]:
-            if pod["spec"].get("schedulerName") == "default-scheduler" and not pod["spec"].get("nodeName"):
-                name = pod["metadata"]["name"]
-                self.request("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", {
-                    "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": "npu-000"},
-                })
+    def _bind_others(self) -> None:
+        """Play the default scheduler for pods that are not Volcano's: the first node takes them."""
+        waiting = "fieldSelector=spec.nodeName%3D%2Cspec.schedulerName%3Ddefault-scheduler"
+        while not self._stopping.wait(0.1):
+            with contextlib.suppress(PlaneError, OSError):  # a server that restarts in a test
+                for pod in self.request("GET", f"/api/v1/pods?{waiting}")["items"]:
+                    meta = pod["metadata"]
+                    self.request("POST", f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/binding", {
+                        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": meta["name"]}, "target": {"apiVersion": "v1", "kind": "Node", "name": "npu-000"},
+                    })
 
     def add_node(self, name: str, **labels: str) -> None:
         """One simulated 910B server; labels of value "" are taken away."""
@@ -165,10 +170,15 @@ class Plane:
             self.add_node(f"npu-{number:03d}")
         self.wait("nodes", lambda: self._ready_nodes() >= nodes)
         self.times["nodes"] = time.monotonic() - started
+        self._binder = threading.Thread(target=self._bind_others, daemon=True)
+        self._binder.start()
         return self
 
     def down(self) -> None:
         """Kill everything that was started; etcd last, and by process group, since an apiserver lingers for a minute otherwise."""
+        self._stopping.set()
+        if self._binder is not None:
+            self._binder.join(10)
         for process in reversed(self.processes.values()):
             _kill(process)
         self.processes.clear()

@@ -1,7 +1,6 @@
 """Files of a job through a helper pod: the real exec protocol of an API server; the commands run in a folder that plays the claim."""
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,26 +21,14 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def remote(cluster: Cluster) -> Iterator[Remote]:
-    """A job's folder, open through a helper pod that the plane's default scheduler places."""
+    """A job's folder, open through a helper pod; afterwards the pod must be gone or going."""
     folder = cluster.plane.claim / cluster.namespace
     folder.mkdir()
     cluster.submit()
-    done = threading.Event()
-
-    def bind() -> None:
-        while not done.wait(0.1):
-            cluster.plane.bind_helpers(cluster.namespace)
-
-    binder = threading.Thread(target=bind)
-    binder.start()
-    try:
-        mounted = cluster.backend.mounted("train")
-        assert mounted.root == "/output/jobs/train"
-        with opened(cluster.backend.kube, cluster.namespace, mounted) as pod:
-            yield Remote(cluster.backend.kube, cluster.namespace, pod, str(folder))
-    finally:
-        done.set()
-        binder.join()
+    mounted = cluster.backend.mounted("train")
+    assert mounted.root == "/output/jobs/train"
+    with opened(cluster.backend.kube, cluster.namespace, mounted) as pod:
+        yield Remote(cluster.backend.kube, cluster.namespace, pod, str(folder))
     assert [name for name in cluster.pods() if "files" in name] == [] or all(
         cluster.get(f"pods/{name}")["metadata"].get("deletionTimestamp") for name in cluster.pods() if "files" in name
     )
@@ -130,6 +117,17 @@ def test_logs_of_an_attempt_whose_pods_are_gone_come_from_the_volume(remote: Rem
     assert found == ["EI0006: socket timed out"]
     with pytest.raises(ClusterError, match="attempt 7 has left no files"):
         fetch_attempts(remote, tmp_path / "train", 7)
+
+
+def test_rerun_puts_the_files_of_the_earlier_run_aside(cluster: Cluster) -> None:
+    volume = cluster.plane.claim / cluster.namespace
+    (volume / "jobs" / "train" / "checkpoints").mkdir(parents=True)
+    storage = {"output": {"host_path": str(volume), "path": str(volume)}}  # a path that is the same inside of a pod and here
+    cluster.submit(storage=storage)
+    sent = cluster.submit(rerun=True, storage=storage)
+    assert [note for note in sent.notes if "put aside" in note] == [f"the files of the earlier run were put aside: {volume}/archive/train/1"]
+    assert (volume / "archive" / "train" / "1" / "checkpoints").is_dir()
+    assert not (volume / "jobs" / "train").exists()
 
 
 def test_a_helper_pod_asks_for_no_npu_and_belongs_to_the_job(cluster: Cluster, plane: Plane) -> None:

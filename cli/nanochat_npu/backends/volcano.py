@@ -4,6 +4,7 @@ import getpass
 import os
 import time
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from nanochat_npu import __version__, partial
@@ -11,8 +12,9 @@ from nanochat_npu.backends import BackendName, EventSource, JobState, JobView, L
 from nanochat_npu.bundle import CONFIGMAPS
 from nanochat_npu.bundle import JOB as JOB_FILE
 from nanochat_npu.cluster.control import Control
+from nanochat_npu.cluster.files import Remote
 from nanochat_npu.cluster.follow import Follower
-from nanochat_npu.cluster.helper import Mounted, mounted_of
+from nanochat_npu.cluster.helper import Mounted, mounted_of, opened
 from nanochat_npu.cluster.logs import read_logs
 from nanochat_npu.cluster.read import read_job, read_jobs, read_objects
 from nanochat_npu.cluster.submit import Order, Sender
@@ -81,7 +83,7 @@ class VolcanoBackend:
         notes = self._make_room_for_receipt(submission)
         sender = Sender(
             self.kube, write_receipt=lambda job: self._write_receipt(submission, files, job), now_s=time.time(),
-            advise=lambda: advise(self.kube, self.namespace, order.job),
+            advise=lambda: advise(self.kube, self.namespace, order.job), put_aside=lambda: self._put_aside(order.job),
         )
         sent = sender.send(order)
         notes += [*sent.notes, *(_("the cluster warns: {text}").format(text=text) for text in self.kube.warnings)]
@@ -149,6 +151,15 @@ class VolcanoBackend:
                 raise
             (job,) = parse_documents(rendered.read_text(encoding="utf-8"), JOB_FILE)
             return mounted_of(job)
+
+    def _put_aside(self, job: dict[str, Any]) -> list[str]:
+        """Move the folder of an earlier run out of the way: its checkpoints would else be gone on from."""
+        mounted = mounted_of(job)
+        folder = PurePosixPath(mounted.root)
+        volume = str(folder.parent.parent)  # jobs/NAME below the volume
+        with opened(self.kube, self.namespace, mounted) as pod:
+            moved = Remote(self.kube, self.namespace, pod, volume).archive(f"jobs/{folder.name}", f"archive/{folder.name}")
+        return [_("the files of the earlier run were put aside: {path}").format(path=moved)] if moved else []
 
     # ---- receipts --------------------------------------------------------------------------------------------------
 

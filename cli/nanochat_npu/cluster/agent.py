@@ -118,9 +118,21 @@ def write(root: str, path: str, size: str, offset: str, sha256: str) -> None:
     say({"done": True})
 
 
+def archive(root: str, path: str, into: str) -> None:
+    """Put a folder aside under the next free number below `into`; says where, or null if there was no such folder."""
+    full, goal = inside(root, path), inside(root, into)
+    if not full.is_dir():
+        say({"moved": None})
+        return
+    goal.mkdir(parents=True, exist_ok=True)
+    number = max((int(found.name) for found in goal.iterdir() if found.name.isdigit()), default=0) + 1
+    full.rename(goal / str(number))
+    say({"moved": str(goal / str(number))})
+
+
 def main(arguments: list[str]) -> int:
     """Run one operation."""
-    operations = {"ls": ls, "sums": sums, "read": read, "write": write}
+    operations = {"ls": ls, "sums": sums, "read": read, "write": write, "archive": archive}
     try:
         operations[arguments[0]](*arguments[1:])  # type: ignore[operator]
     except RefusedError as error:

@@ -113,6 +113,10 @@ class Remote:
         """(size, sha256) of every file below a folder; the sum of an upload that was cut off is empty. {} if there is no such folder."""
         return {partial.text(row, "path"): (partial.integer(row, "size"), partial.text(row, "sha256")) for row in self._lines("sums", path)}
 
+    def archive(self, path: str, into: str) -> str:
+        """Put a folder aside below `into`; where it is now, "" if there was none."""
+        return next((partial.text(row, "moved") for row in self._lines("archive", path, into)), "")
+
     def _lines(self, *arguments: str) -> list[dict[str, Any]]:
         with self._session(*arguments) as session:
             raw = b"".join(session.output())

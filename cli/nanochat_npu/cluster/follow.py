@@ -13,10 +13,10 @@ from typing import Any
 from nanochat.contract import events
 from nanochat_npu import partial
 from nanochat_npu.backends import JobView
-from nanochat_npu.cluster.read import job_events, podgroup_of, selector
+from nanochat_npu.cluster.read import job_events, podgroup_of, pods_of, selector
 from nanochat_npu.errors import JobNotFound, NanochatNpuError
 from nanochat_npu.i18n import _
-from nanochat_npu.job_state import JobObjects, job_view, owned_pods
+from nanochat_npu.job_state import FINAL_PHASES, JobObjects, job_view, owned_pods
 from nanochat_npu.kube import Kube, LogOptions, Stream
 from nanochat_npu.resources import JOBS, PODS
 from nanochat_npu.watch import Informer, Scope
@@ -44,6 +44,7 @@ class Follower:
         self._pods = Informer(kube, Scope(PODS, namespace, labels=selector(name)), self._changed.set).start()
         self._readers: dict[str, LogReader] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self._ended: list[dict[str, Any]] | None = None
         self._reason: tuple[float, dict[str, Any] | None, list[dict[str, Any]]] = (float("-inf"), None, [])
 
     def view(self) -> JobView:
@@ -62,7 +63,19 @@ class Follower:
         if job is None:
             raise JobNotFound(_("there is no job of this name in namespace {namespace}").format(namespace=self._namespace), where=self._name)
         podgroup, told = self._why(job) if not gone else (None, [])
-        return job_view(JobObjects(job, podgroup, self._pods.objects(), told, time.time(), gone=gone))
+        return job_view(JobObjects(job, podgroup, self._last_pods(job, gone=gone), told, time.time(), gone=gone))
+
+    def _last_pods(self, job: dict[str, Any], *, gone: bool) -> list[dict[str, Any]]:
+        """The pods; of a job that has just ended asked for once more, since the watch of the jobs may be ahead of theirs."""
+        seen = self._pods.objects()
+        if gone or partial.text(job, "status", "state", "phase") not in FINAL_PHASES:
+            return seen
+        if self._ended is None:
+            try:
+                self._ended = pods_of(self._kube, self._namespace, self._name)
+            except NanochatNpuError:
+                return seen
+        return self._ended or seen
 
     def poll(self) -> list[dict[str, Any]]:
         """Events of the trainer since the last call; [] where there are none, or nobody may read the log."""

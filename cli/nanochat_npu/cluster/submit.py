@@ -77,12 +77,14 @@ class Sender:
         advise: Advice from the cluster's objects before anything is made (queue, nodes, claims); gives back sentences.
         write_receipt: Called with the Job once it is whole; its failure takes everything back.
         now_s: Wall clock, for the age of left-over objects.
+        put_aside: Puts the files of an earlier run aside; called for ``--rerun`` once nothing runs that could write there.
     """
 
     kube: Kube
     write_receipt: Callable[[dict[str, Any]], None]
     now_s: float
     advise: Callable[[], list[str]] = list
+    put_aside: Callable[[], list[str]] = list
     _made: list[tuple[Resource, str, str]] = field(default_factory=list)
 
     def send(self, order: Order) -> Sent:
@@ -105,6 +107,8 @@ class Sender:
         self._dry_run(order)
         if found is not None:
             self._remove(found, order)
+        if order.rerun:
+            notes += self.put_aside()
         return self._make(order, outcome, notes)
 
     # ---- a job of this name ----------------------------------------------------------------------------------------
