@@ -23,12 +23,18 @@ def resample(values: Sequence[float], count: int) -> list[float]:
     return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """A curve one line high; "" for no values."""
+def sparkline(values: Sequence[float], width: int, *, scale: tuple[float, float] | None = None) -> str:
+    """A curve one line high; "" for no values.
+
+    Args:
+        values: Those that are not finite are left out.
+        width: Characters, at most.
+        scale: Lowest and highest value of the line; default: the curve's own.
+    """
     shown = resample([value for value in values if math.isfinite(value)], width)
     if not shown:
         return ""
-    low, high = min(shown), max(shown)
+    low, high = scale or (min(shown), max(shown))
     span = (high - low) or 1.0
     return "".join(BLOCKS[min(len(BLOCKS) - 1, int((value - low) / span * len(BLOCKS)))] for value in shown)
 

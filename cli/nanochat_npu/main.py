@@ -57,6 +57,7 @@ COMMANDS: dict[str, Entry] = {
     "explain": Entry("explain", "Say why a job waits, or why it failed.", SEE),
     "report": Entry("report", "Write a job's report: page, Markdown, charts, CSV.", SEE),
     "watch": Entry("watch", "Watch a job: curves, stages, time left.", SEE),
+    "compare": Entry("compare", "Set jobs side by side.", SEE),
     "files": Entry("files", "Look at a cluster job's files: ls, cat, get, put.", SEE),
     "capacity": Entry("capacity", "NPUs of the cluster by node and queue, and who holds them.", CLUSTER),
     "data": Entry("data", "Bring training text to a cluster.", CLUSTER),

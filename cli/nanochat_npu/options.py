@@ -10,7 +10,7 @@ from nanochat_npu.i18n import _
 
 __all__ = [
     "BackendChoice", "BackendOption", "ContextOption", "FileOption", "JobArgument", "NamespaceOption", "OutputFormat", "OutputOption", "SetOption",
-    "SpecArgument", "ToOption", "YesOption", "complete_preset", "complete_spec",
+    "SpecArgument", "ToOption", "YesOption", "complete_job", "complete_preset", "complete_spec",
 ]
 
 
@@ -29,7 +29,8 @@ class BackendChoice(StrEnum):
     VOLCANO = "volcano"
 
 
-def _complete_job(incomplete: str) -> list[str]:
+def complete_job(incomplete: str) -> list[str]:
+    """Names of jobs that begin so, for the shell."""
     from nanochat_npu.locate import job_names
 
     return job_names(incomplete)
@@ -58,7 +59,7 @@ def complete_spec(incomplete: str) -> list[str]:
 SpecArgument = Annotated[
     str, typer.Argument(metavar="SPEC", help=_("A spec file, the name of a preset, or - for stdin."), show_default=False, autocompletion=complete_spec)
 ]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_("Name of a job."), show_default=False, autocompletion=_complete_job)]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=_("Name of a job."), show_default=False, autocompletion=complete_job)]
 BackendOption = Annotated[
     BackendChoice | None, typer.Option("--backend", help=_("Where the job is; default: found by its name."), show_default=False)
 ]

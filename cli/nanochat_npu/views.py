@@ -7,12 +7,12 @@ from typing import Any
 
 from nanochat.contract import describe as describe_code
 from nanochat_npu import lenient, units
-from nanochat_npu.backends import ACTIVE, JobState, JobView
+from nanochat_npu.backends import ACTIVE, Backend, JobState, JobView
 from nanochat_npu.i18n import _
 from nanochat_npu.progress import Progress
 from nanochat_npu.tables import Section
 
-__all__ = ["LIST_COLUMNS", "RESULT_SECTIONS", "STATUS_SECTIONS", "Snapshot", "job_json", "job_list", "next_command", "sections"]
+__all__ = ["LIST_COLUMNS", "RESULT_SECTIONS", "STATUS_SECTIONS", "Snapshot", "job_json", "job_list", "next_command", "read_snapshot", "sections"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,20 @@ class Snapshot:
         begin = self.job.started_s or self.job.created_s
         end = self.job.ended_s or (self.now_s if self.job.state in ACTIVE else self.progress.last_t)
         return max(0.0, end - begin) if begin and end else None
+
+
+def read_snapshot(backend: Backend, name: str) -> Snapshot:
+    """A job and all its events so far, read once.
+
+    Raises:
+        JobNotFound: There is none of this name.
+    """
+    view, source, progress = backend.get(name), backend.events(name), Progress()
+    try:
+        progress.feed_all(source.poll())
+    finally:
+        source.close()
+    return Snapshot.of(view, progress)
 
 
 SectionMaker = Callable[[Snapshot], Section | None]

@@ -28,6 +28,7 @@ def command(
     at = job_backend(job, Where(backend.value if backend else None, namespace, context))
     at.get(job)  # an unknown name is an error before a picture is drawn
     snapshot = follow(at, job, make_display(curve_rows=CURVE_ROWS), Options(timeout_s=timeout_s)).snapshot
-    if snapshot.job.state in ENDED:
-        console.data(tables.to_text(sections(RESULT_SECTIONS, snapshot)))
-        raise_for_end(snapshot)
+    if snapshot.job.state not in ENDED:
+        raise typer.Exit(130)
+    console.data(tables.to_text(sections(RESULT_SECTIONS, snapshot)))
+    raise_for_end(snapshot)

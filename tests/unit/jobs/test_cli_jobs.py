@@ -185,6 +185,26 @@ def test_a_person_sees_a_picture_that_moves(shell: Shell) -> None:
     assert terminal.exitstatus == 130
 
 
+def test_watching_never_stops_a_job(shell: Shell) -> None:
+    submit_waiting(shell, events=STEPS[:-1])
+    terminal = shell.terminal("watch", "tiny")
+    terminal.expect("┤")
+    terminal.sendintr()
+    terminal.expect("goes on; stop it with")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 130
+    assert shell.json("status", "tiny")["state"] == "RUNNING"
+
+
+def test_watching_a_job_that_has_ended_shows_its_table(shell: Shell) -> None:
+    shell.play(events=STEPS)
+    shell.run("submit", "tiny", "--wait-timeout", "30s")
+    done = shell.run("watch", "tiny")
+    assert done.returncode == 0
+    assert "3.2500 → 1.5000" in done.stdout
+
+
 def test_submitting_something_else_under_the_name_leaves_with_6_and_names_rerun(shell: Shell) -> None:
     submit_waiting(shell)
     done = shell.run("submit", "tiny", "--set", "run.seed=7")
