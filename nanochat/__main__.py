@@ -11,6 +11,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("nanochat.launch.command", "start the ranks of this node and watch them"),
     "rank": ("nanochat.rank", "one rank of a job (started by launch, or by torchrun)"),
     "chat": ("nanochat.chat", "talk to a trained model"),
+    "import-upstream": ("nanochat.import_upstream", "take over a model of upstream nanochat"),
     "serve": ("nanochat.serve.command", "serve a trained model over HTTP"),
     "report": ("nanochat.report.command", "write the report of a job"),
 }

@@ -3,7 +3,7 @@
 from typing import Any
 
 from nanochat.artifacts import about, find_checkpoint, load_tokenizer, shape_of
-from nanochat.checkpoint import Checkpoints, Manifest
+from nanochat.checkpoint import Checkpoints, Manifest, load_weights
 from nanochat.context import Context
 from nanochat.contract import ModelShape, Stage
 from nanochat.data import Place
@@ -70,6 +70,11 @@ def _place(context: Context, shape: ModelShape) -> Place:
 
 def _start_from(context: Context, base: Manifest, optimizer: MuonAdamW, model: GPT) -> None:
     """Take over weights and optimizer state: the moments fit the weights, and cold ones would shake them."""
+    if not base.pieces:  # imported from upstream: its state is sharded by its world size and stays there
+        model.load_state_dict(load_weights(base))
+        if context.is_first:
+            context.events.warn("cold_optimizer", "the pretrained model has no optimizer state; its moments start at zero")
+        return
     source = Checkpoints(base.folder.parents[2], BASE, context.peers, context.events, context.run.checkpoint)
     if source.restore(optimizer, model.load_state_dict) is None:
         raise BadData("the pretrained model cannot be loaded", where=str(base.folder))
