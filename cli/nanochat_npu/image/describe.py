@@ -42,7 +42,8 @@ class ImagePlan:
     os: str
     arch: str
     user: int
-    torch_requirements: tuple[str, str]
+    torch_requirements: tuple[str, ...]
+    """torch and torch_npu; empty where the base image brings them."""
     system_packages: tuple[str, ...]
     apt: bool
     apt_mirror: str
@@ -70,7 +71,7 @@ def describe_image(plan: Plan) -> ImagePlan:
     warnings = check_versions(plan)
     torch = image.torch_npu.split(".post")[0].split("rc")[0]
     index = image.mirrors.pip_torch or ""
-    if image.arch == "amd64" and not index and not image.wheelhouse:
+    if image.arch == "amd64" and not index and not image.wheelhouse and not image.base_has_torch:
         raise ImageError(
             _("for x86 the package index has CUDA builds of torch only, beside which torch_npu refuses to load"), where="image.mirrors.pip_torch",
             hint=_("name an index of CPU wheels (PyTorch's installation page has one), or image.wheelhouse"),
@@ -78,7 +79,7 @@ def describe_image(plan: Plan) -> ImagePlan:
     return ImagePlan(
         version=__version__, base=image.base or _official_base(plan), cann=image.cann, torch=torch, torch_npu=image.torch_npu,
         python=image.python, os=image.os, arch=image.arch, user=plan.spec.security.run_as_user,
-        torch_requirements=(f"torch=={torch}", f"torch_npu=={image.torch_npu}"),
+        torch_requirements=() if image.base_has_torch else (f"torch=={torch}", f"torch_npu=={image.torch_npu}"),
         system_packages=() if image.wheelhouse else SYSTEM_PACKAGES[image.os], apt=image.os.startswith("ubuntu"), apt_mirror=image.mirrors.apt or "",
         torch_index=index, pip_options=("--index-url", image.mirrors.pip) if image.mirrors.pip else (),
         wheelhouse=image.wheelhouse or "", wheel=wheel_name(), check_arguments=(torch, image.torch_npu, image.python), labels=_labels(plan, torch),

@@ -39,11 +39,10 @@ def fill_wheelhouse(image: ImagePlan, folder: Path, show: Callable[[str], None])
         lock.write_text(requirements_lock(), "utf-8")
         fresh = Path(scratch) / "wheels"
         index = list(image.pip_options)
-        torch, torch_npu = image.torch_requirements
         _download(image, fresh, folder, [*index, "--require-hashes", "-r", str(lock)], show)
-        _download(image, fresh, folder, [*(["--index-url", image.torch_index] if image.torch_index else index), torch], show)
-        if image.torch_npu != "none":
-            _download(image, fresh, folder, [*index, torch_npu], show)
+        for requirement in image.torch_requirements:
+            from_torch_index = image.torch_index and requirement.startswith("torch==")
+            _download(image, fresh, folder, [*(["--index-url", image.torch_index] if from_torch_index else index), requirement], show)
         for wheel in fresh.glob("*.whl"):
             shutil.move(wheel, folder / wheel.name)
     return sorted(folder.glob("*.whl"))

@@ -64,6 +64,7 @@ class ImageConfig(Strict):
     ref: ImageRef | None = Field(None, description="An image you did not build: registry/repository:tag or @sha256:digest. Then nothing is built.")
     code: Literal["image", "configmap"] = Field("image", description="Where nanochat comes from: baked in, or our wheel in a ConfigMap, over any image with torch_npu.")
     base: ImageRef | None = Field(None, description="Base image; default: the official CANN image for cann, os, python and the chip.")
+    base_has_torch: bool = Field(False, description="The base image brings torch and torch_npu (an official torch-npu image, for example).")
     cann: Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+|\.[Rr][Cc]\d+)(\.[a-z]+\.?\d+)?$")] = Field("9.1.0", description="CANN of the base image.")
     torch_npu: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+(\.post\d+|rc\d+)?$")] = Field("2.12.0", description="Exact torch_npu; its .postN is the pairing with CANN.")
     python: Annotated[str, Field(pattern=r"^3\.\d+$")] = Field("3.12", description="Python of the base image.")
