@@ -9,14 +9,16 @@ import json
 import operator
 import resource
 import sys
+from collections.abc import Callable
+from typing import cast
 
 MEMORY_BYTES = 256 * 1024 * 1024
 MAX_CHARS = 1_000
 MAX_DEPTH = 50
 MAX_DIGITS = 100
 
-_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-_UNARY = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_BINARY: dict[type[ast.operator], Callable[[int | float, int | float], int | float]] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_UNARY: dict[type[ast.unaryop], Callable[[int | float], int | float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 
 
 class _RefusedError(ValueError):
@@ -26,8 +28,9 @@ class _RefusedError(ValueError):
 def _number(node: ast.expr, depth: int = 0) -> int | float:
     if depth > MAX_DEPTH:
         raise _RefusedError("nested too deeply")
+    value: int | float
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        value = node.value
+        value = cast(int | float, node.value)
     elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         value = _BINARY[type(node.op)](_number(node.left, depth + 1), _number(node.right, depth + 1))
     elif isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:

@@ -4,7 +4,7 @@ Names of parameters are upstream's, so that its checkpoints load. No biases, no 
 Linear weights are kept in fp32 and cast to the activations' dtype for each product; embeddings are kept in that dtype.
 """
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nanochat.attention import Kernel, attend
 from nanochat.contract import ModelShape
 from nanochat.contract.arithmetic import GATE_CHANNELS, SMEAR_CHANNELS
-from nanochat.device import logits_chunk_elements
+from nanochat.device import generator, logits_chunk_elements
 from nanochat.errors import BadConfig, BadData
 from nanochat.ops import mix, relu_squared, rms_norm, rotary_norm, softcap_cross_entropy
 
@@ -227,6 +227,16 @@ class GPT(nn.Module):
         """Where the parameters are."""
         return self.lm_head.weight.device
 
+    @property
+    def blocks(self) -> list[Block]:
+        """The layers in order."""
+        return cast(list[Block], list(cast(nn.ModuleList, self.transformer["h"])))
+
+    @property
+    def wte(self) -> nn.Embedding:
+        """The token embedding."""
+        return cast(nn.Embedding, self.transformer["wte"])
+
     def new_cache(self, batch: int, max_len: int | None = None) -> KVCache:
         """An empty cache for this model; max_len defaults to the sequence length that it was trained with."""
         return KVCache(self.shape, batch, max_len or self.shape.sequence_len, self.dtype, self.device)
@@ -247,16 +257,16 @@ class GPT(nn.Module):
 
     def use_kernel(self, kernel: Kernel | None) -> None:
         """Take another attention kernel than the device's own choice."""
-        for block in self.transformer["h"]:  # type: ignore[union-attr]
+        for block in self.blocks:
             block.attn.kernel = kernel
 
     @torch.no_grad()
     def init_weights(self, seed: int = 42) -> None:
         """Draw all weights. The order of draws is upstream's, so seed 42 on CPU gives upstream's weights to the bit."""
-        rng = torch.Generator(self.device).manual_seed(seed)
+        rng = generator(self.device, seed)
         bound = 3**0.5 * self.shape.width**-0.5  # uniform with the standard deviation 1/sqrt(width)
-        blocks: list[Block] = list(self.transformer["h"])  # type: ignore[arg-type]
-        _draw_normal(self.transformer["wte"].weight, 0.8, rng)
+        blocks = self.blocks
+        _draw_normal(self.wte.weight, 0.8, rng)
         _draw_normal(self.lm_head.weight, 0.001, rng)
         for block in blocks:
             for matrix in (block.attn.c_q, block.attn.c_k, block.attn.c_v):
@@ -266,7 +276,7 @@ class GPT(nn.Module):
             block.mlp.c_proj.weight.zero_()
         _draw_uniform(self.smear_gate.weight, 0.0, 0.02, rng)
         for table in self.value_embeds.values():
-            _draw_uniform(table.weight, -bound, bound, rng)
+            _draw_uniform(cast(nn.Embedding, table).weight, -bound, bound, rng)
         for block in blocks:
             if block.attn.ve_gate is not None:
                 _draw_uniform(block.attn.ve_gate.weight, 0.0, 0.02, rng)
@@ -318,7 +328,7 @@ class GPT(nn.Module):
         x = first = self._smear(rms_norm(self.transformer["wte"](tokens)), cache)
         middle = x
         resid, again = self.resid_lambdas.unbind(), self.x0_lambdas.unbind()
-        for i, block in enumerate(self.transformer["h"]):  # type: ignore[arg-type]
+        for i, block in enumerate(self.blocks):
             x = mix(x, resid[i], first, again[i])
             value_embed = self.value_embeds[str(i)](tokens) if str(i) in self.value_embeds else None
             x = block(x, value_embed, rotary, cache)

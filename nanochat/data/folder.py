@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from nanochat.data.corpus import Splits
@@ -140,15 +141,19 @@ def _digest(texts: list[str]) -> str:
 def _blocks(files: list[Path]) -> Iterator[_Block]:
     for path in files:
         if path.suffix == ".parquet":
-            for group in range(len(row_groups(path))):
-                yield _Block(lambda path=path, group=group: read_texts(path, group), f"{path} row group {group}")
+            for number in range(len(row_groups(path))):
+                yield _Block(partial(read_texts, path, number), f"{path} row group {number}")
         elif path.suffix == ".jsonl":
             for first, offset, count in _line_blocks(path):
-                yield _Block(lambda path=path, at=(first, offset, count): _read_lines(path, *at), str(path))
+                yield _Block(partial(_read_lines, path, first, offset, count), str(path))
     plain = [path for path in files if path.suffix in TEXT_SUFFIXES]
     for start in range(0, len(plain), TEXT_BLOCK_FILES):
         group = plain[start : start + TEXT_BLOCK_FILES]
-        yield _Block(lambda group=group: [part for path in group for part in _cut(_read_file(path))], f"{group[0]} … {group[-1]}")
+        yield _Block(partial(_read_whole, group), f"{group[0]} … {group[-1]}")
+
+
+def _read_whole(files: list[Path]) -> list[str]:
+    return [part for path in files for part in _cut(_read_file(path))]
 
 
 def _read_file(path: Path) -> str:

@@ -5,7 +5,6 @@ sum and *every* fact can be scored afterwards. Equal seeds give equal texts on e
 """
 
 import hashlib
-import itertools
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -78,8 +77,8 @@ def _is_held_out(a: int, b: int) -> bool:
     return hashlib.sha256(f"{a}+{b}".encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
-_TWO_DIGITS = list(itertools.product(range(10, 50), repeat=2))
-_TRAIN_SUMS = [pair for pair in _TWO_DIGITS if not _is_held_out(*pair)]
+_TWO_DIGITS = [(a, b) for a in range(10, 50) for b in range(10, 50)]
+_TRAIN_SUMS: list[tuple[int, int]] = [pair for pair in _TWO_DIGITS if not _is_held_out(*pair)]
 
 
 def held_out_sums() -> list[Pair]:
