@@ -111,8 +111,6 @@ def settle_local(home: Path | None = None) -> int:
     Raises:
         LedgerError: The ledger cannot be read or written.
     """
-    from nanochat_npu.backends.local_view import view_of
-
     folder_home = home or home_dir()
     ledger, store, closed = Ledger.of(folder_home), Store(folder_home), 0
     entries = ledger.entries()
@@ -120,6 +118,8 @@ def settle_local(home: Path | None = None) -> int:
     for entry in entries:
         if entry.state != "OPEN" or entry.backend != "local":
             continue
+        from nanochat_npu.backends.local_view import view_of
+
         folder = store.folder(entry.job)
         if newest[entry.job] is not entry or not folder.path.exists():
             # Its folder was removed, or belongs to a later submission: what it took cannot be told any more.

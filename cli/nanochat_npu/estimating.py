@@ -2,12 +2,12 @@
 
 import datetime
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nanochat.contract import DataSource
 from nanochat_npu import calibration
-from nanochat_npu.accounts import settle_local
 from nanochat_npu.errors import BudgetError, SpecFieldError
 from nanochat_npu.estimate import (
     Budget,
@@ -20,17 +20,19 @@ from nanochat_npu.estimate import (
     Site,
     Stack,
     Storage,
+    Tier,
     estimate,
 )
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
-from nanochat_npu.ledger import Ledger, LedgerError
 from nanochat_npu.plan import Plan, billed_npus
 from nanochat_npu.spec import Backend, JobSpec
 
 __all__ = ["Host", "Learnt", "check_budget", "check_price", "estimate_here", "estimate_plan", "inputs_of", "job_versions", "learn", "over_budget", "this_host"]
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+LEDGER_FILE = "ledger.db"
+"""As in `nanochat_npu.ledger`, which is imported only where there is one: SQLite is not needed for a first plan."""
 CONVERSATIONS = 444_071_936
 """Tokens of an epoch of the chat mixture: 847 steps of 2^19 (leideng/nanochat-ascend, d20 fine-tuning)."""
 TOY_CONVERSATIONS = 400_000
@@ -63,13 +65,25 @@ def learn(inputs: Inputs, home: Path | None = None, extra: tuple[Calibration, ..
     """Calibrations and past jobs of this state folder; what cannot be read is left out, and said."""
     folder = home or home_dir()
     records, problems = calibration.load_all(folder)
-    past = {}
+    past, trouble = _past_jobs(folder, inputs)
+    problems += trouble
+    return Learnt(Knowledge((*records, *extra), versions or {}, past), tuple(problems))
+
+
+def _past_jobs(folder: Path, inputs: Inputs) -> tuple[dict[Tier, Sequence[float]], list[str]]:
+    """Actual over estimated time of past jobs, by tier, and why they could not be read."""
+    if not (folder / LEDGER_FILE).exists():
+        return {}, []
+    from nanochat_npu.accounts import settle_local
+    from nanochat_npu.ledger import Ledger, LedgerError
+
     try:
         settle_local(folder)
-        past = Ledger.of(folder).ratios(chip=inputs.chip, stack=str(inputs.stack))
+        found = Ledger.of(folder).ratios(chip=inputs.chip, stack=str(inputs.stack))
     except LedgerError as error:
-        problems.append(_("past jobs are not counted: {reason}").format(reason=error))
-    return Learnt(Knowledge((*records, *extra), versions or {}, {tier: past[tier] for tier in past if tier in ("A", "B", "C", "D")}), tuple(problems))  # type: ignore[misc]
+        return {}, [_("past jobs are not counted: {reason}").format(reason=error)]
+    tiers: tuple[Tier, ...] = ("A", "B", "C", "D")
+    return {tier: found[tier] for tier in tiers if tier in found}, []
 
 
 def bytes_of(quantity: str) -> int:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from nanochat_npu import estimating
 from nanochat_npu.accounts import close_entry, project, settle_local, settled
 from nanochat_npu.backends import JobState, JobView
 from nanochat_npu.cost_report import GroupBy, by_job, grouped, terms_of, to_csv
 from nanochat_npu.estimate.actual import Actual, actual, step_times
-from nanochat_npu.ledger import Entry, Ledger, LedgerError, week_of
+from nanochat_npu.ledger import FILE_NAME, Entry, Ledger, LedgerError, week_of
 
 ENTRY = Entry(
     job="d20", submission_id="abc", submitted_s=1_796_000_000.0, chip="910B3", billed_npus=8, hours_p10=9.0, hours_p50=12.0, hours_p90=16.0,
@@ -245,3 +246,7 @@ def test_csv_has_a_line_for_each_job() -> None:
 
 def test_week_is_the_iso_week() -> None:
     assert week_of(time.mktime((2026, 11, 30, 12, 0, 0, 0, 0, 0))) == "2026-W49"
+
+
+def test_the_estimate_looks_for_the_ledger_where_it_is() -> None:
+    assert estimating.LEDGER_FILE == FILE_NAME
