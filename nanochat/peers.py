@@ -7,7 +7,7 @@ of it within a second and not at a collective's 30-minute timeout.
 import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nanochat.errors import NotReady, PeerLost
 
@@ -85,17 +85,33 @@ class Peers:
             return value  # type: ignore[return-value]
         return json.loads(self._await(key))  # type: ignore[no-any-return]
 
-    def gather(self, value: T) -> list[T]:
-        """Every rank's value in order of ranks, on every rank. The values must be JSON."""
+    def collect(self, value: T) -> list[T] | None:
+        """Every rank's value in order of ranks, on rank 0; None elsewhere. The values must be JSON.
+
+        Traffic grows with the number of ranks and not with its square, so values may be large.
+        """
         if self.store is None or self.size == 1:
             return [value]
         key = self._next_key()
-        self.store.set(f"{key}/{self.rank}", json.dumps(value))
-        return [json.loads(self._await(f"{key}/{rank}")) for rank in range(self.size)]
+        if not self.is_first:
+            self.store.set(f"{key}/{self.rank}", json.dumps(value))
+            return None
+        others = [self._take(f"{key}/{rank}") for rank in range(1, self.size)]
+        return [value, *others]
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value in order of ranks, on every rank. For small values, as JSON."""
+        return self.share(self.collect(value))
 
     def meet(self) -> None:
         """Wait until every rank is here."""
-        self.gather(None)
+        self.collect(None)
+        self.share(None)
+
+    def any_problem(self, problem: str) -> str:
+        """The first rank's problem that has one, on every rank; "" if none has."""
+        told = self.collect(problem)
+        return self.share(next((text for text in told if text), "") if told is not None else None)
 
     def first_does(self, work: Callable[[], T]) -> T:
         """What work gives on rank 0, on every rank; the others wait. The result must be JSON.
@@ -118,6 +134,13 @@ class Peers:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         return self.store.get(key).decode()
+
+    def _take(self, key: str) -> Any:
+        """The value, which nobody else will ask for."""
+        assert self.store is not None
+        value = json.loads(self._await(key))
+        self.store.delete_key(key)
+        return value
 
     def _has(self, *keys: str) -> bool:
         assert self.store is not None
