@@ -134,11 +134,16 @@ def _world(spec: JobSpec) -> World:
 
 
 def _budget(spec: JobSpec) -> BudgetState:
-    """Seconds that all attempts together may take: the smallest of the limits, money turned into time by the price."""
-    limits = [hours * 3600 for hours in (spec.lifecycle.max_hours, spec.budget.max_hours) if hours]
-    rate = spec.price.per_npu_hour * billed_npus(spec) if spec.price else 0.0
-    if spec.budget.max_total and rate > 0:
-        limits.append(spec.budget.max_total / rate * 3600)
+    """Seconds that all attempts together may take: the smallest of the limits, money turned into time by the price.
+
+    ``on_limit: refuse`` holds the budget against the estimate only, and lets a job that has begun finish.
+    """
+    budget = spec.budget
+    limits = [spec.lifecycle.max_hours * 3600] if spec.lifecycle.max_hours else []
+    if budget.on_limit == "checkpoint_and_stop":
+        rate = spec.price.per_npu_hour * billed_npus(spec) if spec.price else 0.0
+        limits += [budget.max_hours * 3600] if budget.max_hours else []
+        limits += [budget.max_total / rate * 3600] if budget.max_total and rate > 0 else []
     return BudgetState(max_run_s=min(limits) if limits else None, on_limit=spec.budget.on_limit)
 
 

@@ -199,6 +199,9 @@ def _warnings(result: Estimate, today: date) -> Iterator[Warn]:
     if Stage.DATA in inputs.run.stages and inputs.chip != "cpu":
         data_h = sum(term.seconds for term in result.terms if term.key.startswith("data")) / 3600
         yield Warn("data_on_npus", {"hours": data_h, "npu_hours": data_h * inputs.billed_npus})
+    sft = inputs.run.sft
+    if Stage.SFT in inputs.run.stages and sft.steps is None and any("." in name or "/" in name for name in sft.data):
+        yield Warn("own_conversations", {"tokens": inputs.conversations_tokens})
     if inputs.world_size & (inputs.world_size - 1):
         yield Warn("world_not_power_of_two", {"world_size": inputs.world_size, "tokens_per_step": inputs.horizon.tokens_per_step})
     if inputs.shape.padded_vocab % inputs.world_size:

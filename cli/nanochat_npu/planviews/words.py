@@ -130,6 +130,7 @@ _WARNINGS: dict[str, Callable[[dict[str, float | str]], str]] = {
     "data_on_npus": lambda v: _("stage data holds the NPUs for {hours} ({npu_hours:.0f} NPU-hours): run it as a CPU job first").format(
         hours=hours(float(v["hours"])), npu_hours=v["npu_hours"]
     ),
+    "own_conversations": lambda v: _("your conversations are not counted: {tokens:,} tokens are assumed; run.sft.steps says how many steps they are").format(**v),
     "world_not_power_of_two": lambda v: _("{world_size} ranks are no power of two: the batch becomes {tokens_per_step:,} tokens to divide").format(**v),
     "vocab_does_not_divide": lambda v: _("a vocabulary of {vocab} does not divide by {world_size} ranks: moments are sharded unevenly").format(**v),
     "roce_share": lambda v: _("{share:.0%} of a step is communication between nodes (uncalibrated)").format(**v),

@@ -238,7 +238,9 @@ class BudgetConfig(Strict):
 
     max_total: PositiveFloat | None = Field(None, description="In price.currency.")
     max_hours: PositiveFloat | None = Field(None, description="Wall clock of all attempts together.")
-    on_limit: Literal["refuse", "checkpoint_and_stop"] = "checkpoint_and_stop"
+    on_limit: Literal["refuse", "checkpoint_and_stop"] = Field(
+        "checkpoint_and_stop", description="Both refuse a job whose estimate exceeds the budget; checkpoint_and_stop also ends one that has spent it."
+    )
     basis: Literal["p50", "p90"] = Field("p90", description="Which estimate is held against the limit before submission.")
 
 

@@ -127,6 +127,11 @@ def test_money_is_turned_into_hours_by_the_price() -> None:
     assert pod["activeDeadlineSeconds"] == 2 * 3600 + 300  # 8 NPUs at 3 CNY are 24 an hour
 
 
+def test_refuse_holds_the_estimate_and_lets_a_running_job_finish() -> None:
+    assert "activeDeadlineSeconds" not in pod_of("budget.max_hours=2", "budget.on_limit=refuse")
+    assert pod_of("budget.max_hours=2", "lifecycle.max_hours=3", "budget.on_limit=refuse")["activeDeadlineSeconds"] == 3 * 3600 + 300
+
+
 @pytest.mark.parametrize(
     ("overrides", "billed"),
     [

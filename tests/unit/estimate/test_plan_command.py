@@ -144,6 +144,27 @@ def test_a_price_table_without_the_npu_says_what_it_has(run: Run, tmp_path: Path
     assert "910B4" in err
 
 
+WARNINGS = {
+    "saves_only_at_end": ["run.checkpoint.every_minutes=null"],
+    "data_on_npus": ["run.stages=[data, pretrain]"],
+    "world_not_power_of_two": ["resources.npus_per_node=6"],
+    "vocab_does_not_divide": ["resources.npus_per_node=6"],
+    "roce_share": ["resources.nodes=2"],
+    "whole_nodes_billed": ["resources.npus_per_node=4", PRICE[1], "price.bill=nodes"],
+    "old_price": [PRICE[1], "price.date=2025-01-01"],
+    "stage_memory": ["run.stages=[pretrain, rl]", "run.rl.device_batch=64"],
+    "own_conversations": ["run.stages=[pretrain, sft]", "run.sft.data=[/data/mine.jsonl]"],
+}
+
+
+@pytest.mark.parametrize("key", WARNINGS)
+def test_what_will_cost_money_later_is_said_in_a_sentence(run: Run, key: str) -> None:
+    found = values(run, "d20", *(part for override in WARNINGS[key] for part in ("--set", override)))
+    (warning,) = [warning for warning in found["warnings"] if warning["key"] == key]
+    assert len(warning["text"]) > 20
+    assert not values(run, "d12")["warnings"] or key not in {w["key"] for w in values(run, "d12", "--set", "run.stages=[pretrain]")["warnings"]}
+
+
 def test_over_budget_is_shown_and_leaves_with_8(run: Run) -> None:
     code, out, err = run("plan", "d26", *PRICE, "--set", "budget.max_total=100")
     assert code == 8
