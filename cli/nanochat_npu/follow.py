@@ -114,7 +114,7 @@ class LiveDisplay:
 
         self._console = console.rich_err()
         self._curve_rows = curve_rows
-        self._note = ""
+        self._note, self._untold = "", False
         self._shown: JobView | None = None
         self._drawn = 0.0
         self._estimated = -ESTIMATE_EVERY_S
@@ -131,6 +131,7 @@ class LiveDisplay:
         curve_rows = min(self._curve_rows, max(2, (height - 16) // 2)) if self._curve_rows else 0
         view = live.View(width=width, curve_rows=curve_rows, note=self._note, rows=self._estimate(snapshot))
         self._live.update(live.picture(snapshot, view), refresh=True)
+        self._untold = False
 
     def _estimate(self, snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
         """Time left and cost against the estimate; now and then, since they are read from the ledger."""
@@ -143,12 +144,14 @@ class LiveDisplay:
         return self._rows
 
     def note(self, text: str) -> None:
-        """Show a line below the picture."""
-        self._note, self._shown = text, None
+        """Show a line below the picture, with the next one or at the end."""
+        self._note, self._shown, self._untold = text, None, True
 
     def close(self) -> None:
         """Leave the last picture standing."""
         self._live.stop()
+        if self._untold:
+            console.say(self._note)
 
 
 def make_display(*, curve_rows: int = 0, screen: bool = False) -> Display:

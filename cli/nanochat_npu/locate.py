@@ -1,5 +1,6 @@
 """Finding the backend that has a job, from its name alone: our own receipts first, then the cluster."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +9,13 @@ from pathlib import Path
 from nanochat_npu.backends import Backend, BackendName, connect
 from nanochat_npu.errors import ClusterError, JobNotFound, NanochatNpuError
 from nanochat_npu.jobs import Store, not_found
+from nanochat_npu.kubeconfig import Target
 
 __all__ = ["Where", "all_backends", "cluster_is_configured", "job_backend", "job_names"]
+
+
+UNASKED_S = 5.0
+"""How long a cluster may take to answer where nobody said that the job is there."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ def job_backend(name: str, where: Where | None = None) -> Backend:
 def _on_cluster_or_nowhere(name: str, store: Store) -> Backend:
     """A colleague's job may be on the cluster. That one is not reachable is no reason to hide that we do not know the name."""
     try:
-        backend = connect("volcano")
+        backend = connect("volcano", patience_s=UNASKED_S)
         backend.get(name)
     except JobNotFound:
         raise
@@ -75,11 +81,32 @@ def all_backends(where: Where | None = None) -> tuple[list[Backend], list[Nanoch
     found: list[Backend] = []
     failed: list[NanochatNpuError] = []
     for name in names:
-        try:
-            found.append(connect(name, **({"namespace": where.namespace, "context": where.context} if name == "volcano" else {})))
-        except ClusterError as error:
-            failed.append(error)
+        for place in _places(where) if name == "volcano" else [{}]:
+            try:
+                patience = {} if name == "local" or where.on_cluster else {"patience_s": UNASKED_S}
+                found.append(connect(name, **place, **patience))
+            except ClusterError as error:
+                failed.append(error)
     return found, failed
+
+
+def _places(where: Where) -> list[dict[str, str | None]]:
+    """Contexts and namespaces to look into: the one that was said, or the current one and those of our own receipts."""
+    places: list[dict[str, str | None]] = [{"namespace": where.namespace, "context": where.context}]
+    if where.namespace or where.context:
+        return places
+    known: set[tuple[str | None, str | None]] = set()
+    with contextlib.suppress(ClusterError):  # `connect` will say what is wrong
+        current = Target.choose()
+        known.add((current.context, current.namespace))
+    store = Store.default()
+    for name in store.names():
+        receipt = store.folder(name).receipt()
+        place = (_word(receipt.details.get("context")), _word(receipt.details.get("namespace")))
+        if receipt.backend == "volcano" and place not in known:
+            known.add(place)
+            places.append({"context": place[0], "namespace": place[1]})
+    return places
 
 
 def job_names(prefix: str) -> list[str]:

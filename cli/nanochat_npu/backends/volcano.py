@@ -29,13 +29,20 @@ from nanochat_npu.verify import parse_documents
 __all__ = ["VolcanoBackend", "connect"]
 
 
-def connect(namespace: str | None = None, context: str | None = None) -> "VolcanoBackend":
+def connect(namespace: str | None = None, context: str | None = None, patience_s: float | None = None) -> "VolcanoBackend":
     """The backend for a context (default: the current one) and a namespace (default: the context's).
+
+    Args:
+        namespace: Where the jobs are.
+        context: Of the kubeconfig.
+        patience_s: How long one call may go on trying; default: the client's own.
 
     Raises:
         ClusterUnreachable: No kubeconfig, or no such context. Nothing is sent yet.
     """
     kube = connect_kube(context=context)
+    if patience_s is not None:
+        kube.patience_s = patience_s
     return VolcanoBackend(kube, namespace or kube.target.namespace, Store.default())
 
 

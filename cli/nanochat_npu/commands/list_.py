@@ -7,6 +7,8 @@ import typer
 from nanochat_npu import console, tables
 from nanochat_npu.backends import Backend, JobState, JobView
 from nanochat_npu.backends.local import LocalBackend
+from nanochat_npu.backends.volcano import VolcanoBackend
+from nanochat_npu.errors import ClusterError
 from nanochat_npu.i18n import _
 from nanochat_npu.local_logs import recent_events
 from nanochat_npu.locate import Where, all_backends
@@ -16,6 +18,8 @@ from nanochat_npu.views import Snapshot, job_list
 
 __all__ = ["command"]
 
+PATIENCE_S = 5.0
+"""How long a list waits for a cluster that is busy or away; other commands wait for a minute."""
 StateOption = Annotated[
     list[JobState] | None, typer.Option("--state", case_sensitive=False, help=_("Only jobs in this state; may be given again."), show_default=False)
 ]
@@ -27,9 +31,14 @@ def command(
 ) -> None:
     """List jobs, newest first: those on this computer, and those on the cluster if one is configured."""
     backends, failed = all_backends(Where(backend.value if backend else None, namespace, context))
-    snapshots = [
-        Snapshot.of(job, _brief(each, job)) for each in backends for job in each.jobs() if not state or job.state in state
-    ]
+    snapshots = []
+    for each in backends:
+        try:
+            snapshots += [Snapshot.of(job, _brief(each, job)) for job in _jobs(each) if not state or job.state in state]
+        except ClusterError as error:
+            if len(backends) == 1:
+                raise
+            failed.append(error)
     snapshots.sort(key=lambda shot: shot.job.created_s or 0.0, reverse=True)
     section = job_list(snapshots)
     if output is OutputFormat.JSON:
@@ -38,8 +47,14 @@ def command(
         console.say(_("no jobs; start one: nanochat-npu submit tiny --backend local --follow"))
     else:
         console.data(tables.to_markdown([section]) if output is OutputFormat.MARKDOWN else tables.to_text([section]))
-    for error in failed if output is not OutputFormat.JSON else []:
-        console.say(_("jobs on the cluster are not shown: {reason}").format(reason=error), style="yellow")
+    for reason in failed if output is not OutputFormat.JSON else []:
+        console.say(_("jobs on the cluster are not shown: {reason}").format(reason=reason), style="yellow")
+
+
+def _jobs(backend: Backend) -> list[JobView]:
+    if isinstance(backend, VolcanoBackend):
+        backend.kube.patience_s = PATIENCE_S
+    return backend.jobs()
 
 
 def _brief(backend: Backend, job: JobView) -> Progress:

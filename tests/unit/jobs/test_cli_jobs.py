@@ -350,3 +350,20 @@ def test_a_supervisor_that_was_killed_shows_in_status_and_submitting_again_goes_
     done = shell.run("submit", "tiny", "--follow")
     assert done.returncode == 0
     assert "goes on from its newest checkpoint" in done.stderr
+
+
+def test_a_cluster_that_does_not_answer_hides_no_local_job(shell: Shell, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
+        " clusters: [{name: k, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: u, user: {token: x}}]}"
+    )
+    shell.env["KUBECONFIG"] = str(kubeconfig)
+    shell.bench.store.create("tiny", {})
+    done = shell.run("list")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[1].startswith("tiny")
+    assert "127.0.0.1:9" in done.stderr
+    unknown = shell.run("status", "tinny")
+    assert unknown.returncode == 6
+    assert "did you mean tiny" in unknown.stderr
