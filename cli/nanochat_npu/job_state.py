@@ -211,7 +211,15 @@ def _last_scheduling_text(objects: JobObjects) -> str:
     best = next((text for text in texts if "Origin reason is" in text), None)
     best = best or next((text for text in texts if "gang unschedulable" not in text), None) or (texts[0] if texts else "")
     _head, mark, cause = best.partition("Origin reason is ")
-    return " ".join((cause if mark else best).split())
+    if not mark and "gang unschedulable" in best:
+        return ""  # how many of how many are not there yet says nothing about why
+    return _plain(cause if mark else best)
+
+
+def _plain(text: str) -> str:
+    """One line; of a Go struct with a server's answer in it, the server's sentence."""
+    _before, mark, rest = text.partition('Message:"')
+    return " ".join((rest.partition('", Reason:')[0].replace('\\"', '"') if mark else text).split())[:600]
 
 
 def _running(facts: _Facts) -> Verdict:
@@ -308,9 +316,7 @@ def _sync_error(objects: JobObjects) -> str:
     """What kept the controller from making pods; its events hold Go structs, of which the server's sentence is taken."""
     for event in objects.events:
         if partial.text(event, "reason") in ("FailedCreate", "PluginError", "PVCError", "PodGroupError"):
-            message = partial.text(event, "message")
-            _before, mark, rest = message.partition('Message:"')
-            return (rest.partition('", Reason:')[0].replace('\\"', '"') if mark else message)[:400]
+            return _plain(partial.text(event, "message"))
     return ""
 
 

@@ -84,6 +84,17 @@ def _attempt_text(job: JobView) -> str:
     return text
 
 
+def cluster(snapshot: Snapshot) -> Section | None:
+    """Queue and NPUs of a job on a cluster, and how many starts Volcano allows."""
+    extra = snapshot.job.extra
+    rows = [(_("queue"), str(extra["queue"]))] if extra.get("queue") else []
+    if extra.get("npus"):
+        rows.append((_("NPUs"), f"{extra['npus']}  ({extra.get('workers_wanted')} × {extra.get('npus_per_worker')})"))
+    if extra.get("max_attempts") and snapshot.job.attempt is not None:
+        rows.append((_("starts"), _("{n} of at most {limit}").format(n=snapshot.job.attempt + 1, limit=extra["max_attempts"])))
+    return Section("cluster", rows=tuple(rows)) if rows and snapshot.job.backend == "volcano" else None
+
+
 def training(snapshot: Snapshot) -> Section | None:
     """Stage, step, loss, speed."""
     progress, run = snapshot.progress, snapshot.progress.stepping
@@ -214,7 +225,7 @@ def outcome(snapshot: Snapshot) -> Section:
     return Section("outcome", rows=tuple(rows))
 
 
-STATUS_SECTIONS: list[SectionMaker] = [overview, training, results, attempts, workers, warnings, recent]
+STATUS_SECTIONS: list[SectionMaker] = [overview, cluster, training, results, attempts, workers, warnings, recent]
 """The parts of `status`, in order; append to it to show more."""
 RESULT_SECTIONS: list[SectionMaker] = [stages, results, warnings, outcome]
 """The parts of the table at the end of a followed run."""
