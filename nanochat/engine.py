@@ -68,6 +68,8 @@ class Completion:
     tokens: list[int] = field(default_factory=list)
     sampled: list[int] = field(default_factory=list)
     finish: Finish = "length"
+    stop: int | None = None
+    """The stop token that the model chose, if that ended it."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Step:
     token: int | None
     sampled: bool
     finish: Finish | None = None
+    stop: int | None = None
 
 
 @torch.inference_mode()
@@ -196,8 +199,16 @@ class Engine:
                 rows, tokens = [rows[i] for i in keep], [tokens[i] for i in keep]
             logits = self._forward([[token] for token in tokens], cache)
 
-    def complete(self, prompts: Sequence[Sequence[int]], sampling: Sampling, batch: int = 64) -> list[Completion]:
+    def complete(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, batch: int = 64, numbers: Sequence[int] | None = None
+    ) -> list[Completion]:
         """An answer to each prompt, in order; at most `batch` rows are worked on at the same time.
+
+        Args:
+            prompts: Token ids.
+            sampling: How tokens are chosen.
+            batch: Rows.
+            numbers: As for `stream`: what a row says depends on its number, and not on what else is asked for.
 
         Raises:
             PromptTooLong: A prompt leaves no room.
@@ -206,13 +217,13 @@ class Engine:
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # neighbours in length share a batch
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
-            for step in self.stream([prompts[i] for i in chosen], sampling, chosen):
+            for step in self.stream([prompts[i] for i in chosen], sampling, chosen if numbers is None else [numbers[i] for i in chosen]):
                 result = results[chosen[step.row]]
                 if step.token is not None:
                     result.tokens.append(step.token)
                     result.sampled.append(int(step.sampled))
                 if step.finish is not None:
-                    result.finish = step.finish
+                    result.finish, result.stop = step.finish, step.stop
         return results
 
     def text(self, completion: Completion) -> str:
@@ -268,7 +279,7 @@ class Engine:
         row.length += 1
         if token in self._stops and not forced:
             row.done = True
-            return Step(row.number, None, True, "stop")
+            return Step(row.number, None, True, "stop", token)
         self._follow_call(row, token)
         finish: Finish | None = None
         if position + 1 >= self.context:

@@ -16,6 +16,7 @@ from nanochat.contract import DataSource
 from nanochat.data import Batch, Place, validation_batches
 from nanochat.engine import Engine, Sampling
 from nanochat.model import GPT
+from nanochat.rollouts import Rollouts, pass_at_k
 from nanochat.tasks.common import Score, Task, score
 from nanochat.tasks.toy import toy_tasks
 from nanochat.tokenizer import Tokenizer
@@ -60,7 +61,8 @@ class Evaluator:
 
     context: Context
     tokenizer: Tokenizer
-    place: Place
+    place: Place | None
+    """Of the rows for bpb; None where that is not measured."""
     eval_tokens: int
 
     def bpb(self, model: GPT, step: int, open_batches: Callable[[], Iterable[Batch]] | None = None) -> float:
@@ -82,6 +84,8 @@ class Evaluator:
         return value
 
     def _validation(self) -> Iterable[Batch]:
+        if self.place is None:
+            raise LookupError("no rows to measure bpb on")
         return validation_batches(
             self.context.run_file, self.tokenizer, self.place, self.context.job_dir, eval_tokens=self.eval_tokens
         )
@@ -111,6 +115,28 @@ class Evaluator:
     def toy_answers(self, model: GPT, step: int) -> dict[str, Score]:
         """Scores of the tiny world's tasks by name."""
         return {task.name: self.answers(model, task, step, max_new_tokens=24) for task in toy_tasks()}
+
+    def pass_at(self, rollouts: Rollouts, step: int, examples: int, k: int) -> dict[str, float]:
+        """pass@1 and pass@k on the first examples of a task with rewards; each rank has its share.
+
+        Raises:
+            EvaluationFailed: On every rank, if it failed on one.
+        """
+        chosen = range(rollouts.rank, min(examples, len(rollouts.task)), rollouts.world_size)
+
+        def own() -> list[int]:
+            solved = []
+            for example in chosen:
+                self.context.tick()
+                solved += rollouts.solved([example])
+            return solved
+
+        solved = [count for part in self._together("pass@k", own) for count in part]
+        values = {}
+        for budget in sorted({1, k}):
+            values[f"pass@{budget}"] = sum(pass_at_k(rollouts.samples, count, budget) for count in solved) / len(solved)
+            self._tell(step=step, name=f"pass@{budget}", value=values[f"pass@{budget}"], total=len(solved))
+        return values
 
     def samples(self, model: GPT, step: int) -> None:
         """Tell a few continuations; rank 0 only."""

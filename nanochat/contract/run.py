@@ -62,6 +62,9 @@ class DataConfig(_Strict):
         description="bestfit: BOS-aligned, every document is trained on; upstream: nanochat's rule, which never reaches "
         "long documents (kept for comparison).",
     )
+    tasks_dir: str | None = Field(
+        None, description="Folder of the tasks' examples, TASK/SPLIT.parquet or .jsonl; default: tasks beside the shards."
+    )
     toy_documents: PositiveInt = Field(6000, description="Documents that source toy generates.")
 
 

@@ -23,6 +23,7 @@ STAGES: dict[Stage, str] = {
     Stage.TOKENIZER: "nanochat.stages.tokenizer",
     Stage.PRETRAIN: "nanochat.stages.pretrain",
     Stage.SFT: "nanochat.stages.sft",
+    Stage.RL: "nanochat.stages.rl",
     Stage.EVAL: "nanochat.stages.evaluate",
     Stage.REPORT: "nanochat.stages.report",
 }

@@ -22,7 +22,7 @@ SECONDS = 90
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     ["nanochat.rank", "nanochat.launch.command", "nanochat.stages.tokenizer", "nanochat.stages.pretrain", "nanochat.stages.sft",
-     "nanochat.stages.evaluate"]
+     "nanochat.stages.evaluate", "nanochat.stages.rl"]
 )
 
 
