@@ -217,15 +217,15 @@ class Checkpoints:
         partial = final.with_name(f"{final.name}.partial")
         problem = self.peers.share(self._make_room(partial) if self.peers.is_first else None)
         report = self._write_own(partial, snapshot) if not problem else {"error": problem}
-        reports = self.peers.gather(report)
-        problem = self.peers.share(self._finish(partial, final, snapshot, reports) if self.peers.is_first else None)
+        reports = self.peers.collect(report)
+        problem = self.peers.share(self._finish(partial, final, snapshot, reports) if reports is not None else None)
         if problem:
             raise CheckpointFailed(
                 f"checkpoint at step {snapshot.step} not written: {problem}", where=str(final),
                 hint="free space on the output volume, or lower checkpoint.keep_last",
             )
         self.last_save_s = time.monotonic() - started
-        if self.peers.is_first:
+        if reports is not None:
             self._announce(final, snapshot.step, sum(entry["bytes"] for r in reports for entry in r["files"].values()))
             self._prune()
         return final
@@ -348,12 +348,11 @@ class Checkpoints:
             if step is not None and candidate != step:
                 continue
             folder = layout.checkpoint_dir(source, self.stage, candidate)
-            problem = self._try(folder, optimizer, load_model)
-            problems = [text for text in self.peers.gather(problem) if text]
-            if not problems:
+            problem = self.peers.any_problem(self._try(folder, optimizer, load_model))
+            if not problem:
                 return read_manifest(folder)
             if self.peers.is_first:
-                self.events.warn("torn_checkpoint", f"{folder.name} is not used: {problems[0]}")
+                self.events.warn("torn_checkpoint", f"{folder.name} is not used: {problem}")
         return None
 
     def _try(self, folder: Path, optimizer: MuonAdamW, load_model: Any) -> str:
