@@ -160,6 +160,11 @@ def is_cpu_only(wanted: str = "auto") -> bool:
     return importlib.util.find_spec("torch_npu") is None and not Path("/dev/nvidiactl").exists()
 
 
+def generator(device: torch.device, seed: int) -> torch.Generator:
+    """A random generator on the device; its numbers depend on seed and device type, and on nothing drawn before."""
+    return torch.Generator(device).manual_seed(seed)
+
+
 def logits_chunk_elements(device: torch.device) -> int:
     """Logits that may exist at a time: on a CPU what its caches hold, elsewhere 256 MiB in fp32 (a row of all is 8 KiB x vocabulary)."""
     return 2**21 if device.type == Kind.CPU else 2**26
