@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from nanochat.data.corpus import Splits
 from nanochat.data.shards import read_texts, row_groups
 from nanochat.errors import BadData
+from nanochat.files import write_atomic
 
 __all__ = ["SUFFIXES", "FolderCorpus", "open_folder"]
 
@@ -24,6 +26,7 @@ SUFFIXES = (*TEXT_SUFFIXES, ".jsonl", ".parquet")
 VALIDATION_SHARE = 20
 LINES_PER_BLOCK = 1024
 TEXT_BLOCK_FILES = 256
+INDEX_VERSION = 1
 LONG_FILE_CHARS = 65_536
 """A longer text file is cut at blank lines into documents of about this length: one big file is then more than one document."""
 
@@ -35,7 +38,11 @@ class _Block:
     read: Callable[[], list[str]]
     where: str
     digest: str = ""
-    members: dict[str, list[int]] = field(default_factory=lambda: {"train": [], "val": []})
+    train: list[int] = field(default_factory=list)
+    val: list[int] = field(default_factory=list)
+
+    def members(self, split: str) -> list[int]:
+        return {"train": self.train, "val": self.val}[split]
 
 
 class FolderCorpus:
@@ -49,16 +56,16 @@ class FolderCorpus:
 
     def __init__(self, name: str, split: str, blocks: Sequence[_Block]) -> None:
         self.name, self._split = name, split
-        self._blocks = [block for block in blocks if block.members[split]]
+        self._blocks = [block for block in blocks if block.members(split)]
         digest = hashlib.sha256(split.encode())
         for block in self._blocks:
-            digest.update(block.digest.encode() + repr(block.members[split]).encode())
+            digest.update(block.digest.encode() + repr(block.members(split)).encode())
         self.fingerprint = digest.hexdigest()
 
     @property
     def block_sizes(self) -> Sequence[int]:
         """Documents of this split in each block."""
-        return [len(block.members[self._split]) for block in self._blocks]
+        return [len(block.members(self._split)) for block in self._blocks]
 
     def read_block(self, block: int) -> Sequence[str]:
         """Documents of this split in one block.
@@ -70,11 +77,16 @@ class FolderCorpus:
         texts = chosen.read()
         if _digest(texts) != chosen.digest:
             raise BadData("the file has changed since the start of the job", where=chosen.where)
-        return [texts[i] for i in chosen.members[self._split]]
+        return [texts[i] for i in chosen.members(self._split)]
 
 
-def open_folder(folder: Path) -> Splits:
+def open_folder(folder: Path, index_file: Path | None = None) -> Splits:
     """Training and validation documents of a folder.
+
+    Args:
+        folder: Searched with everything below it.
+        index_file: Where the outcome of the scan is kept, so that other ranks and later attempts need not scan again. It counts
+            as long as names, sizes and times of change of all files are what they were.
 
     Raises:
         BadData: No usable file, a file that cannot be read or decoded, or fewer than two documents.
@@ -82,19 +94,81 @@ def open_folder(folder: Path) -> Splits:
     files = sorted(_files(folder))
     if not files:
         raise BadData(f"no {', '.join(SUFFIXES)} file in this folder", where=str(folder))
+    listing = _listing(files, folder)
     blocks = list(_blocks(files))
-    hashes: list[tuple[bytes, int, int]] = []
-    for number, block in enumerate(blocks):
+    if index_file is None or not _read_index(index_file, listing, blocks):
+        _scan(blocks, folder)
+        if index_file is not None:
+            _write_index(index_file, listing, blocks)
+    return Splits(FolderCorpus(f"{folder} (train)", "train", blocks), FolderCorpus(f"{folder} (val)", "val", blocks))
+
+
+def _scan(blocks: list[_Block], folder: Path) -> None:
+    """Reads everything once: digests of the blocks, and the split of each document."""
+    lowest: tuple[bytes, list[tuple[_Block, int]]] = (b"\xff" * 33, [])
+    highest: tuple[bytes, list[tuple[_Block, int]]] = (b"", [])
+    count = 0
+    for block in blocks:
         texts = block.read()
         block.digest = _digest(texts)
-        hashes += [(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), number, i) for i, text in enumerate(texts) if text.strip()]
-    if len(hashes) < 2:
+        for i, text in enumerate(texts):
+            if not text.strip():
+                continue
+            count += 1
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            (block.val if int.from_bytes(digest) % VALIDATION_SHARE == 0 else block.train).append(i)
+            if digest <= lowest[0]:
+                lowest = (digest, [*(lowest[1] if digest == lowest[0] else []), (block, i)])
+            if digest >= highest[0]:
+                highest = (digest, [*(highest[1] if digest == highest[0] else []), (block, i)])
+    if count < 2:
         raise BadData(
-            f"{len(hashes)} documents with text; training and validation need at least one each", where=str(folder),
+            f"{count} documents with text; training and validation need at least one each", where=str(folder),
             hint="add files, or cut the text into several",
         )
-    _split(blocks, hashes)
-    return Splits(FolderCorpus(f"{folder} (train)", "train", blocks), FolderCorpus(f"{folder} (val)", "val", blocks))
+    if not any(block.val for block in blocks):
+        _move(lowest[1], count, "train", "val")
+    elif not any(block.train for block in blocks):
+        _move(highest[1], count, "val", "train")
+
+
+def _move(places: list[tuple[_Block, int]], count: int, source: str, target: str) -> None:
+    """Moves a document with all its equals to the other split; only one of them where all documents are equal."""
+    for block, i in places[:1] if len(places) == count else places:
+        block.members(source).remove(i)
+        block.members(target).append(i)
+
+
+def _listing(files: list[Path], folder: Path) -> str:
+    """Names, sizes and times of change of all files, as one checksum."""
+    digest = hashlib.sha256(f"{INDEX_VERSION} {LINES_PER_BLOCK} {TEXT_BLOCK_FILES} {LONG_FILE_CHARS}".encode())
+    for path in files:
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise BadData(f"the file cannot be read: {error.strerror}", where=str(path)) from error
+        digest.update(f"{path.relative_to(folder)}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _read_index(path: Path, listing: str, blocks: list[_Block]) -> bool:
+    """True if the index fits the files; the blocks then know their documents."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        entries = record["blocks"]
+        if record["listing"] != listing or len(entries) != len(blocks):
+            return False
+        for block, (digest, train, val) in zip(blocks, entries, strict=True):
+            block.digest, block.train, block.val = str(digest), list(train), list(val)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def _write_index(path: Path, listing: str, blocks: list[_Block]) -> None:
+    record = {"listing": listing, "blocks": [[block.digest, block.train, block.val] for block in blocks]}
+    with suppress(OSError):  # it only saves time
+        write_atomic(path, json.dumps(record, separators=(",", ":")))
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -114,20 +188,6 @@ def _files(folder: Path) -> Iterator[Path]:
         paths = [Path(parent) / name for name in names if not name.startswith(".")]
         # A link to nowhere is kept, so that reading it tells; a pipe or device would be waited for.
         yield from (path for path in paths if path.suffix in SUFFIXES and (path.is_file() or not path.exists()))
-
-
-def _split(blocks: list[_Block], hashes: list[tuple[bytes, int, int]]) -> None:
-    """Puts each document into its split; both get at least one."""
-    chosen = {digest for digest, _, _ in hashes if int.from_bytes(digest) % VALIDATION_SHARE == 0}
-    everything = {digest for digest, _, _ in hashes}
-    if not chosen:
-        chosen = {min(everything)}
-    if chosen == everything:  # also when all documents are equal: then validation gets the first one of them
-        chosen = chosen - {max(everything)}
-    val_only_first = not chosen
-    for digest, number, index in hashes:
-        to_val = digest in chosen or (val_only_first and not any(block.members["val"] for block in blocks))
-        blocks[number].members["val" if to_val else "train"].append(index)
 
 
 def _digest(texts: list[str]) -> str:

@@ -33,7 +33,7 @@ def open_corpus(data: DataConfig, seed: int, job_dir: Path) -> Splits:
             return _toy(data, seed)
         case DataSource.FOLDER:
             folder = _folder(data)
-            return _whole_files(folder) if data.packing == "upstream" else open_folder(folder)
+            return _whole_files(folder) if data.packing == "upstream" else open_folder(folder, job_dir / "data" / "folder_index.json")
         case DataSource.CLIMBMIX | DataSource.FINEWEB_EDU | DataSource.MANIFEST:
             train, val = staged_files(data, job_dir)
             return Splits(ShardCorpus(f"{data.source} (train)", train), ShardCorpus(f"{data.source} (val)", val))

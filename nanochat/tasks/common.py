@@ -71,9 +71,7 @@ class ExactMatchTask:
         return answer.strip() == example["messages"][-1]["content"].strip()
 
 
-def score(
-    engine: Engine, task: Task, *, rank: int = 0, world_size: int = 1, limit: int | None = None, max_new_tokens: int = 64, batch: int = 64
-) -> Score:
+def score(engine: Engine, task: Task, *, rank: int = 0, world_size: int = 1, limit: int | None = None, max_new_tokens: int = 64) -> Score:
     """Score of this rank's share of a task's examples (rank, rank + world size, …), answered greedily.
 
     Add the counts of all ranks for the score of the task. Examples whose question does not fit the context count as wrong.
@@ -83,7 +81,7 @@ def score(
     fits = [i for i, prompt in enumerate(prompts) if len(prompt) < engine.context]
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=0.0)
     answers = [""] * len(examples)
-    for i, completion in zip(fits, engine.complete([prompts[i] for i in fits], sampling, batch), strict=True):
+    for i, completion in zip(fits, engine.complete([prompts[i] for i in fits], sampling), strict=True):
         answers[i] = engine.text(completion)
     right = [task.is_right(example, answer) for example, answer in zip(examples, answers, strict=True)]
     wrong = [

@@ -19,7 +19,7 @@ from nanochat.errors import BadConfig, BadData
 
 
 def split(folder: Path, **more: object) -> tuple[list[str], list[str]]:
-    corpora = open_corpus(DataConfig(source="folder", dir=str(folder), **more), 0, Path("unused"))
+    corpora = open_corpus(DataConfig(source="folder", dir=str(folder), **more), 0, folder.parent / "job")
     return list(iter_texts(corpora.train)), list(iter_texts(corpora.val))
 
 
@@ -167,6 +167,33 @@ def test_a_file_that_changes_while_training_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "3.txt").write_text("another text")
     with pytest.raises(BadData, match="changed since the start"):
         list(iter_texts(corpora.train))
+
+
+def test_a_folder_is_scanned_once_for_all_ranks_and_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").mkdir()
+    for i, text in enumerate(random_texts(60, 40)):
+        (tmp_path / "text" / f"{i}.txt").write_text(text)
+    (tmp_path / "text" / "x.jsonl").write_text('{"text": "one"}\n{"text": " "}\n{"text": "two"}\n')
+    data = DataConfig(source="folder", dir=str(tmp_path / "text"))
+    first = open_corpus(data, 0, tmp_path / "job")
+    monkeypatch.setattr("nanochat.data.folder._scan", lambda *_: pytest.fail("scanned again"))
+    again = open_corpus(data, 0, tmp_path / "job")
+    for split in ("train", "val"):
+        assert again.of(split).fingerprint == first.of(split).fingerprint
+        assert list(iter_texts(again.of(split))) == list(iter_texts(first.of(split)))
+
+
+@pytest.mark.parametrize("index", ["", "{}", '{"listing": "x", "blocks": []}', "[1]"])
+def test_an_index_that_does_not_fit_is_made_anew(tmp_path: Path, index: str) -> None:
+    (tmp_path / "text").mkdir()
+    for i in range(5):
+        (tmp_path / "text" / f"{i}.txt").write_text(f"text {i}")
+    data = DataConfig(source="folder", dir=str(tmp_path / "text"))
+    before = open_corpus(data, 0, tmp_path / "job").train.fingerprint
+    (tmp_path / "job" / "data" / "folder_index.json").write_text(index)
+    assert open_corpus(data, 0, tmp_path / "job").train.fingerprint == before
+    (tmp_path / "text" / "5.txt").write_text("more")
+    assert open_corpus(data, 0, tmp_path / "job").train.fingerprint != before
 
 
 def test_a_changed_folder_has_another_fingerprint(tmp_path: Path) -> None:

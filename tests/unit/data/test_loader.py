@@ -25,10 +25,8 @@ def toy(**data: object) -> RunFile:
     return run_file(TOY.model_copy(update=data), rows=ROWS, sequence_len=LENGTH)
 
 
-def loaders(run: RunFile, world_size: int, device_batch: int = 1, prefetch: int = 0) -> list[Loader]:
-    return [
-        build_loader(run, BYTES, Place(rank, world_size, device_batch, LENGTH), Path("unused"), prefetch=prefetch) for rank in range(world_size)
-    ]
+def loaders(run: RunFile, world_size: int, device_batch: int = 1, prefetch: int = 0, job: Path = Path("unused")) -> list[Loader]:
+    return [build_loader(run, BYTES, Place(rank, world_size, device_batch, LENGTH), job, prefetch=prefetch) for rank in range(world_size)]
 
 
 def global_step(ranks: list[Loader], device_batch: int = 1) -> torch.Tensor:
@@ -155,7 +153,7 @@ def test_more_ranks_than_documents_files_or_row_groups_still_train(tmp_path: Pat
     for name in ("a", "b"):
         write_shard(tmp_path / f"{name}.parquet", random_texts(3, 40, seed=ord(name)), row_group=3)
     run = run_file(DataConfig(source="folder", dir=str(tmp_path)), rows=ROWS, sequence_len=LENGTH)
-    for rank in loaders(run, 12):
+    for rank in loaders(run, 12, job=tmp_path / "job"):
         assert rank.next_batch().inputs.shape == (1, LENGTH)
 
 
