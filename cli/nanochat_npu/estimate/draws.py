@@ -36,13 +36,12 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Spread:
-    """Errors (ln) of the groups. `bias` shifts the speed where one's own history says so."""
+    """Errors (ln) of the groups, and the mean of the one-sided stalls."""
 
     speed_ln_sd: float
     network_ln_sd: float = NETWORK_LN_SD
     overhead_ln_sd: float = OVERHEAD_LN_SD
     stall_mean: float = STALL_MEAN
-    bias: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,9 @@ def _normal(stream: int, seed: int) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=64)
-def _lognormal(stream: int, ln_sd: float, bias: float, seed: int) -> tuple[float, ...]:
+def _lognormal(stream: int, ln_sd: float, seed: int) -> tuple[float, ...]:
     exp = math.exp
-    return tuple([exp(bias + ln_sd * z) for z in _normal(stream, seed)])
+    return tuple([exp(ln_sd * z) for z in _normal(stream, seed)])
 
 
 @lru_cache(maxsize=16)
@@ -98,7 +97,7 @@ def _stalls(mean: float, seed: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)
 def _speed(spread: Spread, seed: int) -> tuple[float, ...]:
-    pairs = zip(_lognormal(0, spread.speed_ln_sd, spread.bias, seed), _stalls(spread.stall_mean, seed), strict=True)
+    pairs = zip(_lognormal(0, spread.speed_ln_sd, seed), _stalls(spread.stall_mean, seed), strict=True)
     return tuple([factor * stall for factor, stall in pairs])
 
 
@@ -115,7 +114,7 @@ def _with_failures(seconds: list[float], failures: Failures, seed: int) -> list[
     """Adds lost time. The number of failures is Poisson; its draw is inverted, so longer jobs never have fewer."""
     result = []
     rate = 1.0 / failures.mtbf_s
-    for took, u, mtbf_factor in zip(seconds, _uniform(4, seed), _lognormal(5, MTBF_LN_SD, 0.0, seed), strict=True):
+    for took, u, mtbf_factor in zip(seconds, _uniform(4, seed), _lognormal(5, MTBF_LN_SD, seed), strict=True):
         expected = took * rate / mtbf_factor
         if expected < 700 and u > math.exp(-expected):
             took += _poisson(u, expected) * (failures.cost_s + failures.lost_frac * took)
@@ -137,8 +136,8 @@ def _poisson(u: float, expected: float) -> int:
 
 def draw_hours(work: Work, spread: Spread, failures: Failures | None, seed: int = SEED) -> list[float]:
     """Hours of the whole job in each draw, in the order of the draws."""
-    network = _lognormal(1, spread.network_ln_sd, 0.0, seed)
-    overhead = _lognormal(2, spread.overhead_ln_sd, 0.0, seed)
+    network = _lognormal(1, spread.network_ln_sd, seed)
+    overhead = _lognormal(2, spread.overhead_ln_sd, seed)
     network_s, overhead_s = work.network_s, work.overhead_s
     seconds = [
         speed + network_s * n + overhead_s * o for speed, n, o in zip(_speed_seconds(work, spread, seed), network, overhead, strict=True)

@@ -1,5 +1,6 @@
 """The estimate: memory, time, money, tier, levers and warnings of one job, from plain values to plain values."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -153,7 +154,7 @@ def _spread(inputs: Inputs, tier: Tier, stack: StackClass, past: History, found:
     own = past.ln_sd if past.jobs else base
     network = 0.5 if inputs.nodes > 1 and tier != "A" else _NEAR_LN_SD
     overhead = 0.15 if tier == "A" else 0.35
-    return Spread(((own * cheap) ** 2 + drift**2 + unsure**2) ** 0.5, network, overhead, bias=past.bias)
+    return Spread(((own * cheap) ** 2 + drift**2 + unsure**2) ** 0.5, network, overhead)
 
 
 def likely_hours(inputs: Inputs, found: Match | None = None) -> float:
@@ -173,11 +174,12 @@ def estimate(inputs: Inputs, knowledge: Knowledge | None = None) -> Estimate:
     stack, other_stack = _classes(inputs)
     if found.calibration is not None:
         other_stack = None
-    step = _calibrated(inputs, rates(inputs, stack), stack, found)
-    other = rates(inputs, other_stack) if other_stack else None
-    planned = terms(inputs, step)
     tier = _tier(inputs, found)
     past = history(known.past.get(tier, ()), TIER_LN_SD.get(tier, stack.ln_sd))
+    # One's own history shifts the speed itself, so that the terms show it.
+    step = _calibrated(inputs, rates(inputs, stack), stack, found).scaled(math.exp(past.bias))
+    other = rates(inputs, other_stack).scaled(math.exp(past.bias)) if other_stack else None
+    planned = terms(inputs, step)
     failures = _failures(inputs, step, planned)
     work = _work(planned, terms(inputs, other) if other else None)
     drawn = draw_hours(work, _spread(inputs, tier, stack, past, found), failures)

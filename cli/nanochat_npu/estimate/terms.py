@@ -9,7 +9,7 @@ from nanochat_npu.estimate.hardware import StackClass, accelerator, link_bytes_p
 from nanochat_npu.estimate.inputs import Inputs
 
 __all__ = [
-    "EVAL_SPEEDUP", "FULL_CORE_EXAMPLES", "Group", "Rates", "Term", "checkpoint_bytes", "core_s", "evaluations", "overhead_s", "rates", "save_count",
+    "CORE_TASKS", "EVAL_SPEEDUP", "FULL_CORE_EXAMPLES", "Group", "Rates", "Term", "checkpoint_bytes", "core_s", "evaluations", "overhead_s", "rates", "save_count",
     "save_interval_s", "terms", "validation_tokens",
 ]
 
@@ -272,23 +272,32 @@ def _saves(stage: str, inputs: Inputs, train_s: float, step: Rates) -> Term:
     return Term(f"{stage}.saves", count * each, "overhead", values)
 
 
+_QUICK_TASKS = frozenset({"auto", "bpb", "samples", "toy"})
+"""Evaluations that take next to nothing beside bits per byte; what else is named is many examples."""
+
+
+def _eval_examples(inputs: Inputs, previous: Stage | None) -> int:
+    """Examples of CORE, and of the chat tasks, that a stage eval goes through. auto means CORE only where its bundle is given."""
+    settings = inputs.run.eval
+    tasks, cap = set(settings.tasks), settings.max_per_task
+    examples = 0
+    if "core" in tasks or ("auto" in tasks and settings.bundle is not None and previous is not Stage.SFT):
+        examples += min(FULL_CORE_EXAMPLES, CORE_TASKS * cap) if cap else FULL_CORE_EXAMPLES
+    named = tasks - _QUICK_TASKS - {"core"}
+    if named:
+        whole = CHAT_EXAMPLES if "chatcore" in named else CHAT_EXAMPLES // 5 * len(named)
+        examples += min(whole, cap * (5 if "chatcore" in named else len(named))) if cap else whole
+    return examples
+
+
 def _eval(inputs: Inputs, step: Rates, previous: Stage | None) -> list[Term]:
-    tasks = set(inputs.run.eval.tasks)
-    chat = previous in (Stage.SFT, Stage.RL)
-    cap = inputs.run.eval.max_per_task
-    if inputs.run.data.source is DataSource.TOY or tasks <= {"bpb", "samples", "toy"}:
-        found = [_validation("eval", 1, _eval_tokens(inputs, inputs.run.pretrain.eval_tokens), step)]
-        each = 200 * inputs.shape.depth * DECODE_LAYER_S
-        return [*found, Term("eval.tasks", each, "overhead", {"decoded_tokens": 200.0})]
-    if chat and tasks & {"auto", "chatcore"}:
-        examples = min(CHAT_EXAMPLES, 5 * cap) if cap else CHAT_EXAMPLES
-    else:
-        examples = min(FULL_CORE_EXAMPLES, CORE_TASKS * cap) if cap else FULL_CORE_EXAMPLES
+    found = [_validation("eval", 1, _eval_tokens(inputs, inputs.run.pretrain.eval_tokens), step)]
+    examples = _eval_examples(inputs, previous)
+    if not examples:
+        decoded = 200.0
+        return [*found, Term("eval.tasks", decoded * inputs.shape.depth * DECODE_LAYER_S, "overhead", {"decoded_tokens": decoded})]
     values = {"examples": float(examples), "s_per_example": CORE_EXAMPLE_S, "tokens_per_example": float(CORE_EXAMPLE_TOKENS), "tokens_per_s": step.tokens_per_s}
-    return [
-        _validation("eval", 2, _eval_tokens(inputs, inputs.run.pretrain.eval_tokens), step),
-        Term("eval.tasks", core_s(examples, inputs.world_size, step.tokens_per_s), "overhead", values),
-    ]
+    return [*found, Term("eval.tasks", core_s(examples, inputs.world_size, step.tokens_per_s), "overhead", values)]
 
 
 def _sft(inputs: Inputs, step: Rates, previous: Stage | None) -> list[Term]:

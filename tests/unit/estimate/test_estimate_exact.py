@@ -7,7 +7,7 @@ from nanochat_npu.estimate import Stack, estimate
 from nanochat_npu.estimate.hardware import CHIPS, hccs_bytes_per_s, link_bytes_per_s
 from nanochat_npu.estimate.memory import memory
 from nanochat_npu.estimate.recipes import RECIPES
-from nanochat_npu.estimate.terms import evaluations, overhead_s
+from nanochat_npu.estimate.terms import CORE_TASKS, core_s, evaluations, overhead_s
 
 LOGGED = [
     ("2026-01", 24, 32_768, 1_384_124_976, 4_945_112_064),
@@ -127,3 +127,21 @@ def test_a_stack_nobody_measured_gives_a_range_and_no_point() -> None:
         assert found.cost.total is not None
         assert found.cost.total.p50 is None
         assert found.hours.p90 > 2 * found.hours.p10
+
+
+def eval_hours(**more: object) -> float:
+    settings = {"stages": ["pretrain", "eval"], **more}
+    return sum(term.seconds for term in estimate(job(**settings)).terms if term.key == "eval.tasks") / 3600
+
+
+def test_core_is_counted_where_it_runs() -> None:
+    assert eval_hours() < 0.01
+    whole = eval_hours(eval={"tasks": ["core"]})
+    assert whole == pytest.approx(eval_hours(eval={"bundle": "core.zip"}))
+    assert 0.1 < whole < 2
+    assert eval_hours(eval={"tasks": ["core"], "max_per_task": 500}) == pytest.approx(whole * 11_000 / 55_000, rel=0.01)
+
+
+def test_core_of_500_per_task_takes_what_the_a3_logs_say() -> None:
+    d20, d32 = (core_s(CORE_TASKS * 488, 16, speed) for speed in (293_600, 97_400))
+    assert (d20, d32) == (pytest.approx(43, rel=0.05), pytest.approx(84, rel=0.05))

@@ -116,6 +116,7 @@ def test_ones_own_history_shifts_and_narrows() -> None:
     assert plain.hours.p50 is not None
     assert taught.hours.p50 is not None
     assert 1.08 < taught.hours.p50 / plain.hours.p50 < 1.2
+    assert taught.allowance_s == pytest.approx(plain.allowance_s or 0, rel=0.6)  # it is in the terms, not in the allowance
     assert taught.hours.p90 / taught.hours.p10 < plain.hours.p90 / plain.hours.p10
 
 
