@@ -92,8 +92,12 @@ def _reason(view: JobView, detail: str) -> str:
         Why.FINISHED: "",
         Why.SESSION_LIMIT: _("the session's limit is reached; {again}").format(again=again),
         Why.FINAL_CODE: failure,
-        Why.FAILURES_SPENT: _("{count} failures are more than retries.failures allows; last: {failure}").format(count=view.failures, failure=failure),
-        Why.PREEMPTIONS_SPENT: _("{count} interruptions are more than retries.preemptions allows").format(count=view.preemptions),
+        Why.FAILURES_SPENT: _("failures: {count}, retries.failures allows {allowed}; last: {failure}").format(
+            count=view.failures, allowed=view.extra.get("allowed_failures"), failure=failure
+        ),
+        Why.PREEMPTIONS_SPENT: _("interruptions: {count}, retries.preemptions allows {allowed}").format(
+            count=view.preemptions, allowed=view.extra.get("allowed_preemptions")
+        ),
         Why.RESTARTING: _("starting again after {failure}").format(failure=failure),
         Why.CANCELLED: _("cancelled; {again}").format(again=again),
         Why.CANCELLED_NOW: _("stopped at once, without a checkpoint; {again} from the newest one").format(again=again),

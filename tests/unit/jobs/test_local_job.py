@@ -46,7 +46,7 @@ def test_failures_and_preemptions_are_counted_apart(bench: Bench) -> None:
 def test_one_failure_more_than_allowed_ends_the_job(bench: Bench) -> None:
     view = bench.end(bench.start(codes=[69], spec={"retries": {"failures": 1}}))
     assert (view.state, view.exit_code, view.attempt, view.failures) == (JobState.FAILED, 69, 1, 2)
-    assert "2 failures" in view.reason
+    assert "failures: 2, retries.failures allows 1" in view.reason
 
 
 def test_the_verdict_of_the_first_failing_rank_is_the_code_of_the_job(bench: Bench) -> None:
