@@ -61,6 +61,7 @@ def verify_job(job: dict[str, Any], m: Manifest, name: str) -> None:
         "pod.securityContext": (pod.get("securityContext", {}), m.security),
         "pod.imagePullSecrets": (pod.get("imagePullSecrets", []), [{"name": secret} for secret in m.pull_secrets]),
         "pod.nodeSelector": (pod.get("nodeSelector", {}), m.node_selector),
+        "pod.affinity": (pod.get("affinity", {}), _affinity(m)),
         "pod.tolerations": (pod.get("tolerations", []), list(m.tolerations)),
         "pod.volumes": (pod.get("volumes"), [{"name": volume.name, volume.kind: volume.source} for volume in m.volumes]),
         "container.image": (container.get("image"), m.image),
@@ -79,13 +80,21 @@ def verify_job(job: dict[str, Any], m: Manifest, name: str) -> None:
 def verify_configmaps(documents: list[dict[str, Any]], m: Manifest, run_json: str, entrypoint: str, name: str) -> None:
     """Raises RenderError where the ConfigMaps do not hold exactly the files that they should."""
     wanted: list[tuple[str, dict[str, str]]] = [(m.run_map, {RUN_JSON: run_json, ENTRYPOINT: entrypoint})]
-    if m.rank_table_map:
-        wanted.append((m.rank_table_map_name, {m.rank_table_map.key: '{"status":"initializing"}'}))
-    found = [(document["metadata"].get("name"), document.get("data")) for document in documents]
+    if m.rank_table_map and m.rank_table:
+        key = m.rank_table_map.key + (".gz" if m.rank_table.field == "binaryData" else "")
+        wanted.append((m.rank_table_map_name, {key: m.rank_table.text}))
+    found = [(document["metadata"].get("name"), document.get("data") or document.get("binaryData")) for document in documents]
     _same(found, wanted, "data", name)
     for document in documents:
         _same(document["metadata"].get("labels"), m.labels, "metadata.labels", name)
         _same(document["metadata"].get("namespace"), m.namespace, "metadata.namespace", name)
+
+
+def _affinity(m: Manifest) -> dict[str, Any]:
+    if not m.pinned_nodes:
+        return {}
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": list(m.pinned_nodes)}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
 
 def _parts(job: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -18,10 +18,35 @@ from pathlib import PurePath
 from typing import TypeVar
 
 __all__ = [
-    "ENV_ATTEMPT", "ENV_JOB_DIR", "ENV_MASTER_ADDR", "ENV_MASTER_PORT", "ENV_NODES", "ENV_NODE_RANK", "ENV_NPROC", "ENV_RANK_TABLE",
-    "ENV_RETRY_COUNT", "ENV_RUN_FILE",
-    "attempt_dir", "checkpoint_dir", "checkpoints_dir", "events_file", "launcher_log", "ledger_file", "plog_dir", "rank_log", "results_file",
-    "run_file", "stages_file", "tokenizer_dir", "verdict_file",
+    "ENV_ATTEMPT",
+    "ENV_HOST_IP",
+    "ENV_JOB_DIR",
+    "ENV_MASTER_ADDR",
+    "ENV_MASTER_PORT",
+    "ENV_NODES",
+    "ENV_NODE_NAME",
+    "ENV_NODE_RANK",
+    "ENV_NPROC",
+    "ENV_OWN_NAMES",
+    "ENV_POD_IP",
+    "ENV_POD_UID",
+    "ENV_RANK_TABLE",
+    "ENV_RANK_TABLE_MODE",
+    "ENV_RETRY_COUNT",
+    "ENV_RUN_FILE",
+    "attempt_dir",
+    "checkpoint_dir",
+    "checkpoints_dir",
+    "events_file",
+    "launcher_log",
+    "ledger_file",
+    "plog_dir",
+    "rank_log",
+    "results_file",
+    "run_file",
+    "stages_file",
+    "tokenizer_dir",
+    "verdict_file",
 ]
 
 ENV_JOB_DIR = "NANOCHAT_JOB_DIR"
@@ -38,6 +63,14 @@ ENV_MASTER_PORT = "NANOCHAT_MASTER_PORT"
 ENV_RANK_TABLE = "NANOCHAT_RANK_TABLE"
 """File into which the platform's controller writes the HCCL rank table; not set: torch_npu negotiates. It is a symlink that
 torch_npu would silently ignore, so the launcher waits for its status, checks it and copies it to a regular file."""
+ENV_RANK_TABLE_MODE = "NANOCHAT_RANK_TABLE_MODE"
+"""operator, static or discover; not set: torch_npu negotiates without a table."""
+ENV_POD_UID = "NANOCHAT_POD_UID"
+ENV_HOST_IP = "NANOCHAT_HOST_IP"
+ENV_POD_IP = "NANOCHAT_POD_IP"
+ENV_NODE_NAME = "NANOCHAT_NODE_NAME"
+ENV_OWN_NAMES = (ENV_POD_UID, ENV_HOST_IP, ENV_POD_IP, ENV_NODE_NAME)
+"""Names that this worker may have in a rank table: MindCluster wrote the host's address, and writes the pod's UID since 26.x."""
 ENV_RETRY_COUNT = "NANOCHAT_RETRY_COUNT"
 """Volcano's own count of restarts (1.10 and later), or empty; entrypoint.sh makes `ENV_ATTEMPT` of it."""
 

@@ -6,6 +6,7 @@ both wait for ever. So the launcher reads the table itself, copies it to a regul
 nodes or on none. Ranks follow the table, since whoever wrote it may have ordered the servers by their place in the network.
 """
 
+import gzip
 import hashlib
 import json
 import os
@@ -15,23 +16,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanochat.contract import ranktable
+from nanochat.contract import layout, ranktable
 from nanochat.contract.ranktable import RankTable, RankTableError, Server
 from nanochat.errors import BadConfig, NotReady
 from nanochat.files import write_atomic
 from nanochat.launch.control import ControlStore
 from nanochat.launch.settings import LaunchSettings
 
-__all__ = ["ENV_MODE", "ENV_SOURCE", "Placement", "place", "read_addresses"]
+__all__ = ["ENV_MODE", "ENV_SOURCE", "Placement", "is_wanted", "place", "read_addresses"]
 
-ENV_MODE = "NANOCHAT_RANK_TABLE_MODE"
-"""operator, static or discover; unset: HCCL negotiates without a table."""
-ENV_SOURCE = "NANOCHAT_RANK_TABLE"
-"""File in which the table appears (operator, static)."""
+ENV_MODE = layout.ENV_RANK_TABLE_MODE
+ENV_SOURCE = layout.ENV_RANK_TABLE
 ENV_HCCN = "NANOCHAT_HCCN_CONF"
 """Another place of /etc/hccn.conf, for tests and unusual hosts."""
-SERVER_NAMES = ("NANOCHAT_POD_UID", "NANOCHAT_HOST_IP", "NANOCHAT_POD_IP", "NANOCHAT_NODE_NAME")
-"""What this pod may be called in a table: MindCluster wrote the host's address, and writes the pod's UID since 26.x."""
 POLL_S = 0.5
 """The kubelet refreshes a mounted ConfigMap about once a minute, so more often gains nothing."""
 
@@ -73,7 +70,7 @@ def place(
     if not mode:
         return None
     addresses = read_addresses(Path(env.get(ENV_HCCN) or "/etc/hccn.conf"))
-    names = [env[name] for name in SERVER_NAMES if env.get(name)]
+    names = [env[name] for name in layout.ENV_OWN_NAMES if env.get(name)]
     if mode == "discover":
         table, own = _discover(settings, control, addresses, timeout_s)
     elif mode in ("operator", "static"):
@@ -90,6 +87,11 @@ def place(
     file = Path(tempfile.gettempdir()) / f"nanochat-rank-table-{os.getuid()}" / f"{settings.job_dir.name}-{attempt}-{own.server_id[:16]}.json"
     write_atomic(file, text)
     return Placement(file, first_rank, fingerprint)
+
+
+def is_wanted(env: Mapping[str, str] = os.environ) -> bool:
+    """True if the job uses a rank table."""
+    return bool(env.get(ENV_MODE))
 
 
 def read_addresses(file: Path) -> dict[int, str]:
@@ -117,7 +119,7 @@ def _await(
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            table = ranktable.parse(source.read_text(encoding="utf-8"), world_size=settings.world_size)
+            table = ranktable.parse(_read(source), world_size=settings.world_size)
             return table, ranktable.check_member(table, addresses=addresses, server_ids=names)
         except OSError as error:
             problem = f"cannot be read: {error.strerror}"
@@ -128,6 +130,15 @@ def _await(
         if time.monotonic() >= deadline:
             raise NotReady(f"no usable rank table within {timeout_s:.0f} s: {problem}", where=str(source), hint=_CAUSES)
         sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
+
+
+def _read(source: Path) -> str:
+    """Text of a table; large ones are compressed to fit a ConfigMap."""
+    content = source.read_bytes()
+    try:
+        return (gzip.decompress(content) if source.suffix == ".gz" else content).decode("utf-8")
+    except EOFError as error:
+        raise OSError(0, "is cut short") from error
 
 
 def _discover(

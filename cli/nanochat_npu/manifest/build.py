@@ -16,6 +16,7 @@ from nanochat_npu.i18n import _
 from nanochat_npu.manifest.environment import environment
 from nanochat_npu.manifest.places import job_dir, rank_table_map
 from nanochat_npu.manifest.policies import policies
+from nanochat_npu.manifest.table import pinned_nodes, table_content
 from nanochat_npu.manifest.types import Manifest
 from nanochat_npu.manifest.volumes import volumes
 from nanochat_npu.plan import Plan
@@ -47,6 +48,7 @@ def manifest_of(plan: Plan, image: str) -> Manifest:
     ring = dict([profile.ring_label]) if profile.ring_label and plan.wants_npus else {}
     job_labels = profile.job_labels if plan.wants_npus else {}
     policy = {"huawei.com/schedule_policy": plan.node_type.schedule_policy} if profile.uses_schedule_policy and plan.wants_npus else {}
+    table = rank_table_map(plan)
     manifest = Manifest(
         version=__version__, spec_sha256=plan.spec_sha256, name=plan.name, namespace=spec.cluster.namespace,
         labels={**labels, **ring}, job_labels=dict(job_labels),
@@ -64,7 +66,7 @@ def manifest_of(plan: Plan, image: str) -> Manifest:
         runtime_class=spec.cluster.runtime_class or (profile.runtime_class if plan.wants_npus else None) or "",
         service_account=spec.cluster.service_account or "", pull_secrets=tuple(spec.image.pull_secrets),
         node_selector=_node_selector(plan), tolerations=tuple(_toleration(t) for t in spec.cluster.tolerations),
-        security=_security(plan), rank_table_map=rank_table_map(plan),
+        security=_security(plan), rank_table_map=table, rank_table=None if table is None else table_content(plan, table), pinned_nodes=pinned_nodes(plan),
     )
     _check_sizes(manifest)
     return manifest

@@ -8,9 +8,10 @@ from nanochat.contract import layout
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
 from nanochat_npu.manifest.places import JOB_MOUNT, hccl_port, job_dir, master_port, rank_table_map
+from nanochat_npu.manifest.table import table_content
 from nanochat_npu.manifest.types import EnvVar
 from nanochat_npu.plan import Plan
-from nanochat_npu.spec import PLATFORMS
+from nanochat_npu.spec import PLATFORMS, RankTableMode
 
 __all__ = ["environment"]
 
@@ -30,7 +31,7 @@ def environment(plan: Plan) -> tuple[EnvVar, ...]:
 
 _RESERVED = frozenset({
     layout.ENV_JOB_DIR, layout.ENV_RUN_FILE, layout.ENV_NODES, layout.ENV_NPROC, layout.ENV_MASTER_PORT, layout.ENV_ATTEMPT, layout.ENV_NODE_RANK,
-    layout.ENV_MASTER_ADDR, layout.ENV_RETRY_COUNT, layout.ENV_RANK_TABLE, "VC_TASK_INDEX", "VK_TASK_INDEX", "VC_WORKER_HOSTS", "VC_WORKER_NUM",
+    layout.ENV_MASTER_ADDR, layout.ENV_RETRY_COUNT, layout.ENV_RANK_TABLE, layout.ENV_RANK_TABLE_MODE, *layout.ENV_OWN_NAMES, "VC_TASK_INDEX", "VK_TASK_INDEX", "VC_WORKER_HOSTS", "VC_WORKER_NUM",
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "ASCEND_VISIBLE_DEVICES", "HCCL_IF_IP",
 })
 
@@ -46,11 +47,21 @@ def _contract_environment(plan: Plan) -> list[EnvVar]:
         EnvVar(layout.ENV_RETRY_COUNT, field=f"metadata.annotations['{RETRY_COUNT_ANNOTATION}']", why="Volcano 1.10 and later; else empty, and the launcher counts"),
         EnvVar("PYTHONUNBUFFERED", value="1"),
     ]
+    if plan.wants_npus and spec.rank_table.mode is not RankTableMode.NEGOTIATE:
+        variables.append(EnvVar(layout.ENV_RANK_TABLE_MODE, value=str(spec.rank_table.mode)))
+        variables += [EnvVar(name, field=field) for name, field in _OWN_NAMES.items()]
     if table:
-        variables.append(EnvVar(layout.ENV_RANK_TABLE, value=f"{table.mount}/{table.key}", why="the launcher waits for its status, checks it, copies it to a regular file"))
+        file = f"{table.mount}/{table.key}" + (".gz" if table_content(plan, table).field == "binaryData" else "")
+        variables.append(EnvVar(layout.ENV_RANK_TABLE, value=file, why="the launcher waits for its status, checks it, copies it to a regular file"))
     if spec.network.interface and not spec.network.host:
         variables.append(EnvVar("GLOO_SOCKET_IFNAME", value=spec.network.interface))
     return variables
+
+
+_OWN_NAMES = {
+    layout.ENV_POD_UID: "metadata.uid", layout.ENV_HOST_IP: "status.hostIP", layout.ENV_POD_IP: "status.podIP", layout.ENV_NODE_NAME: "spec.nodeName",
+}
+"""What this worker may be called in a rank table, which tells it its ranks."""
 
 
 def _npu_environment(plan: Plan) -> list[EnvVar]:

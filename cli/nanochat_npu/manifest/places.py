@@ -8,10 +8,14 @@ from nanochat_npu.plan import Plan
 from nanochat_npu.spec import PLATFORMS, RankTableMode
 from nanochat_npu.spec.platforms import RankTableMap
 
-__all__ = ["JOB_MOUNT", "hccl_port", "job_dir", "master_port", "rank_table_map"]
+__all__ = ["CODE_MOUNT", "JOB_MOUNT", "hccl_port", "job_dir", "master_port", "rank_table_map"]
 
 JOB_MOUNT = "/opt/nanochat/job"
 """Where run.json and entrypoint.sh appear in the container."""
+STATIC_TABLE_PREFIX = "ranktable-"
+STATIC_TABLE_MOUNT = "/opt/nanochat/rank-table"
+CODE_MOUNT = "/opt/nanochat/wheel"
+"""Where the trainer's wheel appears, with ``image.code: configmap``."""
 MASTER_PORT = 29_500
 HOST_PORTS = (20_000, 9_000)
 """First and number of ports for torch's store under host networking: below NodePorts (30000) and ephemeral ports (32768)."""
@@ -31,13 +35,10 @@ def job_dir(plan: Plan) -> str:
 
 def rank_table_map(plan: Plan) -> RankTableMap | None:
     mode = plan.spec.rank_table.mode
-    if mode is RankTableMode.NEGOTIATE or not plan.wants_npus:
+    if mode in (RankTableMode.NEGOTIATE, RankTableMode.DISCOVER) or not plan.wants_npus:
         return None
-    if mode is not RankTableMode.OPERATOR:
-        raise RenderError(
-            _("this version cannot render rank-table mode {mode}").format(mode=mode), where="rank_table.mode",
-            hint=_("use negotiate (no table; torch_npu negotiates) or operator (MindCluster or CCE writes it)"),
-        )
+    if mode is RankTableMode.STATIC:
+        return RankTableMap(STATIC_TABLE_PREFIX, "ranktable.json", STATIC_TABLE_MOUNT)
     found = PLATFORMS[plan.spec.cluster.platform].rank_table
     if found is None:
         raise RenderError(

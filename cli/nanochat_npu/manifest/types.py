@@ -5,7 +5,7 @@ from typing import Any
 
 from nanochat_npu.spec.platforms import RankTableMap
 
-__all__ = ["EnvVar", "Manifest", "Policy", "Volume", "run_map_name"]
+__all__ = ["EnvVar", "Manifest", "Policy", "RankTableContent", "Volume", "run_map_name"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,14 @@ class Policy:
     exit_code: int | None = None
     event: str | None = None
     why: str = ""
+
+
+@dataclass(frozen=True)
+class RankTableContent:
+    """Content of a rank table's ConfigMap: text under ``data``, or base64 of gzip under ``binaryData``."""
+
+    field: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,10 @@ class Manifest:
     tolerations: tuple[dict[str, Any], ...] = ()
     security: dict[str, Any] = field(default_factory=dict)
     rank_table_map: RankTableMap | None = None
+    rank_table: RankTableContent | None = None
+    """What the ConfigMap of the rank table holds at first."""
+    pinned_nodes: tuple[str, ...] = ()
+    """Nodes that a static rank table names; the workers go there and nowhere else."""
 
     @property
     def run_map(self) -> str:
@@ -88,7 +100,7 @@ class Manifest:
 
     @property
     def rank_table_map_name(self) -> str:
-        """Name of the ConfigMap that the platform's controller fills; "" if there is none."""
+        """Name of the ConfigMap with the rank table, which the platform's controller fills or we did; "" if there is none."""
         return self.rank_table_map.prefix + self.name if self.rank_table_map else ""
 
 
