@@ -64,17 +64,18 @@ def _base(key: str) -> str:
 
 def explainable(result: Estimate) -> tuple[str, ...]:
     """What `explain` knows for this job."""
-    return (*(term.key for term in result.terms), "allowance", "memory", "cost", "uncertainty")
+    return ("time", *(term.key for term in result.terms), "allowance", "memory", "cost", "uncertainty")
 
 
 def explain(result: Estimate, key: str) -> Explanation | None:
-    """How one figure came about, or None if there is no such figure."""
-    special = {"allowance": _allowance, "memory": _memory, "cost": _cost, "uncertainty": _uncertainty}.get(key)
+    """How one figure came about, or None if there is no such figure. ``communication`` will do for ``pretrain.communication``."""
+    special = {"time": _time, "allowance": _allowance, "memory": _memory, "cost": _cost, "uncertainty": _uncertainty}.get(key)
     if special is not None:
         return special(result)
-    term = next((term for term in result.terms if term.key == key), None)
+    term = next((term for term in result.terms if key in (term.key, term.key.partition(".")[2])), None)
     if term is None:
         return None
+    key = term.key
     formula, sources = _FORMULAS[_base(key)]
     values: dict[str, float | str] = {**term.values, **_speed_values(result, key), "seconds": term.seconds}
     return Explanation(key, formula, values, sources + _speed_sources(result, key))
@@ -108,6 +109,14 @@ def _speed_sources(result: Estimate, key: str) -> tuple[Source, ...]:
         published = stack.sources if stack else tuple(s for known in STACKS.values() for s in known.sources)
         return measured + published + accelerator(inputs.chip).sources[:1]
     return measured
+
+
+def _time(result: Estimate) -> Explanation:
+    values: dict[str, float | str] = {f"{term.key}_h": term.seconds / 3600 for term in result.terms}
+    values["allowance_h"] = result.allowance_s / 3600 if result.allowance_s is not None else "range"
+    values |= {"p10_h": result.hours.p10, "p50_h": result.hours.p50 if result.hours.p50 is not None else "none", "p90_h": result.hours.p90}
+    formula = "sum of the terms + allowance = P50; P10 and P90 from 10,000 seeded draws of their errors (see uncertainty)"
+    return Explanation("time", formula, values, result.sources)
 
 
 def _allowance(result: Estimate) -> Explanation:

@@ -266,6 +266,7 @@ def test_every_figure_can_be_explained(run: Run) -> None:
         assert "formula" in out
         assert "source" in out or name in ("report.write", "cost")
     assert run("plan", "d26", "--explain-estimate", "luck")[0] == 2
+    assert run("plan", "d26", "--explain-estimate", "communication")[1] == run("plan", "d26", "--explain-estimate", "pretrain.communication")[1]
 
 
 def test_options_that_exclude_each_other(run: Run) -> None:
