@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nanochat.compression import by_kind, bytes_per_token
 from nanochat.context import Context
 from nanochat.contract import layout
 from nanochat.data import iter_texts, open_corpus
@@ -9,13 +10,15 @@ from nanochat.tokenizer import Tokenizer, training_texts
 
 __all__ = ["check", "run"]
 
+VALIDATION_CHARS = 200_000
+
 
 def check(context: Context) -> None:
     """The text is opened by `run`, on rank 0, which reports what is wrong with it."""
 
 
 def run(context: Context) -> dict[str, Any]:
-    """Train and store the tokenizer; gives back its size and how well it compresses validation text."""
+    """Train and store the tokenizer; gives back its size and how well it compresses validation text and kinds of text."""
     return context.peers.first_does(lambda: _train(context))
 
 
@@ -25,11 +28,8 @@ def _train(context: Context) -> dict[str, Any]:
     texts = training_texts(iter_texts(splits.train), max_chars=settings.max_chars, doc_cap=settings.doc_cap)
     tokenizer = Tokenizer.train(texts, settings.vocab_size)
     tokenizer.save(layout.tokenizer_dir(context.job_dir))
-    compression = _bytes_per_token(tokenizer, list(training_texts(iter_texts(splits.val), max_chars=200_000, doc_cap=settings.doc_cap)))
+    validation = training_texts(iter_texts(splits.val), max_chars=VALIDATION_CHARS, doc_cap=settings.doc_cap)
+    compression = round(bytes_per_token(tokenizer, validation), 4)
     context.events.emit("eval", step=0, name="bytes_per_token", value=compression)
-    return {"vocab_size": tokenizer.vocab_size, "bytes_per_token": compression, "fingerprint": tokenizer.fingerprint}
-
-
-def _bytes_per_token(tokenizer: Tokenizer, texts: list[str]) -> float:
-    tokens = sum(len(tokenizer.encode(text)) for text in texts)
-    return round(sum(len(text.encode("utf-8", "replace")) for text in texts) / max(tokens, 1), 4)
+    kinds = {kind: round(value, 4) for kind, value in by_kind(tokenizer).items()}
+    return {"vocab_size": tokenizer.vocab_size, "bytes_per_token": compression, "by_kind": kinds, "fingerprint": tokenizer.fingerprint}
