@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from nanochat.tokenizer import Tokenizer
 
-__all__ = ["SAMPLES", "bytes_per_token", "by_kind"]
+__all__ = ["SAMPLES", "by_kind", "bytes_per_token"]
 
 SAMPLES = {
     "english": (
