@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from nanochat_npu.estimate.draws import DRAWS, MTBF_LN_SD, STALL_MEAN
-from nanochat_npu.estimate.hardware import STACKS, Source, accelerator, link_sources, stack_class
+from nanochat_npu.estimate.hardware import STACKS, Source, accelerator, link_bytes_per_s, link_sources, stack_class
 from nanochat_npu.estimate.memory import FITS_FRAC, TIGHT_FRAC
 from nanochat_npu.estimate.memory import SOURCES as MEMORY_SOURCES
 from nanochat_npu.estimate.model import Estimate
+from nanochat_npu.estimate.terms import exchanged_bytes
 
 __all__ = ["Explanation", "explain", "explainable", "is_assumed"]
 
@@ -91,6 +92,11 @@ def _speed_values(result: Estimate, key: str) -> dict[str, float | str]:
     extra: dict[str, dict[str, float | str]] = {
         "pretrain.matmul": {"N": shape.parameters.scaling, "L": shape.depth, "d": shape.width, "T": shape.sequence_len, "cube_peak_tflops": chip.cube_peak_flops / 1e12, "matmul_frac": stack.matmul_frac},
         "pretrain.vector": {"layer_bytes": stack.layer_bytes, "L": shape.depth, "d": shape.width, "stream_bytes_per_s": chip.stream_bytes_per_s},
+        "pretrain.communication": {
+            "bytes": exchanged_bytes(inputs), "n": inputs.world_size,
+            "link_gb_per_s": link_bytes_per_s(inputs.chip, inputs.nodes, inputs.ranks_per_node) / 1e9 if inputs.world_size > 1 else "none",
+        },
+        "pretrain.optimizer": {"m": shape.width, "matrices": 6 * shape.depth, "ranks": inputs.world_size, "cube_peak_tflops": chip.cube_peak_flops / 1e12, "matmul_frac": stack.matmul_frac},
         "pretrain.vocabulary": {"vocab_bytes": stack.vocab_bytes, "V": shape.padded_vocab, "stream_bytes_per_s": chip.stream_bytes_per_s},
     }
     return {**common, **extra[key]} if key in extra else {}

@@ -9,7 +9,7 @@ from nanochat_npu.estimate.hardware import StackClass, accelerator, link_bytes_p
 from nanochat_npu.estimate.inputs import Inputs
 
 __all__ = [
-    "CORE_TASKS", "EVAL_SPEEDUP", "FULL_CORE_EXAMPLES", "Group", "Rates", "Term", "checkpoint_bytes", "core_s", "evaluations", "overhead_s", "rates", "save_count",
+    "CORE_TASKS", "EVAL_SPEEDUP", "FULL_CORE_EXAMPLES", "Group", "Rates", "Term", "checkpoint_bytes", "core_s", "evaluations", "exchanged_bytes", "overhead_s", "rates", "save_count",
     "save_interval_s", "terms", "validation_tokens",
 ]
 
@@ -114,7 +114,6 @@ def rates(inputs: Inputs, stack: StackClass) -> Rates:
     rank_tokens = inputs.horizon.tokens_per_step / inputs.world_size
     attention = 12.0 * shape.width * shape.depth * shape.sequence_len / 2
     params = shape.parameters
-    reduced_bytes = 4.0 * params.scaling + 2.0 * (params.wte + params.value_embeds)
     world = inputs.world_size
     link = link_bytes_per_s(inputs.chip, inputs.nodes, inputs.ranks_per_node)
     return Rates(
@@ -122,9 +121,15 @@ def rates(inputs: Inputs, stack: StackClass) -> Rates:
         vector_s=rank_tokens * stack.layer_bytes * shape.depth * shape.width / chip.stream_bytes_per_s,
         vocab_s=rank_tokens * stack.vocab_bytes * shape.padded_vocab / chip.stream_bytes_per_s,
         optimizer_s=_muon_flops(inputs) / flops_per_s,
-        communication_s=2.0 * reduced_bytes * (world - 1) / world / link if world > 1 else 0.0,
+        communication_s=2.0 * exchanged_bytes(inputs) * (world - 1) / world / link if world > 1 else 0.0,
         tokens_per_step=inputs.horizon.tokens_per_step,
     )
+
+
+def exchanged_bytes(inputs: Inputs) -> float:
+    """Bytes that are reduced, and gathered again, in each step: gradients in their parameters' own types."""
+    params = inputs.shape.parameters
+    return 4.0 * params.scaling + 2.0 * (params.wte + params.value_embeds)
 
 
 def checkpoint_bytes(inputs: Inputs) -> float:
