@@ -5,17 +5,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanochat_npu.backends import Backend, BackendName, connect
 from nanochat_npu.errors import ClusterError, JobNotFound, NanochatNpuError
 from nanochat_npu.jobs import Store, not_found
 from nanochat_npu.kubeconfig import Target
 
-__all__ = ["Where", "all_backends", "cluster_is_configured", "job_backend", "job_names"]
+__all__ = ["Where", "all_backends", "cluster_is_configured", "cluster_job_of", "job_backend", "job_names"]
 
 
 UNASKED_S = 5.0
 """How long a cluster may take to answer where nobody said that the job is there."""
+
+if TYPE_CHECKING:
+    from nanochat_npu.backends.volcano import VolcanoBackend
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,21 @@ def job_backend(name: str, where: Where | None = None) -> Backend:
     if where.backend is None and cluster_is_configured():
         return _on_cluster_or_nowhere(name, store)
     raise not_found(name, store.names())
+
+
+def cluster_job_of(name: str, where: Where) -> "VolcanoBackend | None":
+    """The backend of a job whose model is on a cluster; None for a job whose folder with checkpoints is on this computer.
+
+    Raises:
+        JobNotFound: Nobody has it.
+    """
+    from nanochat_npu.backends.volcano import VolcanoBackend
+
+    folder = Store.default().folder(name)
+    if not where.on_cluster and any((folder.path / "checkpoints").glob("*/step_*")):
+        return None  # its own, or fetched from a cluster
+    backend = job_backend(name, where)
+    return backend if isinstance(backend, VolcanoBackend) else None
 
 
 def _on_cluster_or_nowhere(name: str, store: Store) -> Backend:

@@ -154,7 +154,7 @@ class Plane:
         """Start everything, with so many nodes."""
         started = time.monotonic()
         self._certificates()
-        self.ports = {name: _free_port() for name in ("etcd", "peer", "api", "kcm", "scheduler", "controller", "hook", "hook-health", "kubelet")}
+        self.ports = {name: _free_port() for name in ("etcd", "peer", "api", "kcm", "scheduler", "controller", "hook", "hook-health", "kubelet", "served")}
         self._kubeconfigs()
         self._start_etcd()
         self.start_apiserver()
@@ -236,7 +236,7 @@ class Plane:
 
     def _start_kwok(self) -> None:
         pki = self.folder / "pki"
-        stages = (HERE / "stages.yaml").read_text() + _debug_config(self.folder)
+        stages = (HERE / "stages.yaml").read_text() + _debug_config(self.folder, self.ports["served"])
         (self.folder / "kwok.yaml").write_text(stages)
         self._spawn(
             "kwok", self.programs.path("kwok"), f"--kubeconfig={self.kubeconfig()}", "--manage-all-nodes=true", f"--config={self.folder}/kwok.yaml",
@@ -356,8 +356,9 @@ class Plane:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-1500:]
 
 
-def _debug_config(folder: Path) -> str:
-    """kwok's side of exec and logs: commands run here, in a folder that plays the output claim, and logs come from files.
+def _debug_config(folder: Path, served: int) -> str:
+    """kwok's side of exec, logs and port-forward: commands run here, in a folder that plays the output claim, logs come from files,
+    and every port of every pod is one port of this computer.
 
     A pod called ``logs-worker-N`` has the log ``logs/logs-worker-N``; lines in the form that container runtimes write.
     """
@@ -374,6 +375,10 @@ def _debug_config(folder: Path) -> str:
             "kind": "ClusterLogs", "apiVersion": "kwok.x-k8s.io/v1alpha1", "metadata": {"name": name},
             "spec": {"selector": {"matchNames": [name]}, "logs": [{"logsFile": str(logs / name)}]},
         })
+    documents.append({
+        "kind": "ClusterPortForward", "apiVersion": "kwok.x-k8s.io/v1alpha1", "metadata": {"name": "forward"},
+        "spec": {"forwards": [{"target": {"address": "127.0.0.1", "port": served}}]},
+    })
     return "".join(f"---\n{json.dumps(document)}\n" for document in documents)
 
 

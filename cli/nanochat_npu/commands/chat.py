@@ -1,4 +1,4 @@
-"""``chat``: talk to a model that was trained on this computer."""
+"""``chat``: talk to a trained model."""
 
 from typing import Annotated
 
@@ -8,16 +8,27 @@ from nanochat_npu.backends.local import connect
 from nanochat_npu.foreground import require_model, run_trainer
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import Store
-from nanochat_npu.options import JobArgument
+from nanochat_npu.locate import Where, cluster_job_of
+from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption
 
 __all__ = ["command"]
 
 StageOption = Annotated[str | None, typer.Option("--stage", help=_("Stage whose model answers; default: the last trained."), show_default=False)]
+NpusOption = Annotated[int, typer.Option("--npus", min=0, help=_("On a cluster: NPUs of the server."))]
 PromptOption = Annotated[str | None, typer.Option("--prompt", "-p", help=_("Answer this and leave."), show_default=False)]
 
 
-def command(job: JobArgument, stage: StageOption = None, prompt: PromptOption = None) -> None:
-    """Talk to a trained model in the terminal."""
+def command(
+    job: JobArgument, stage: StageOption = None, prompt: PromptOption = None, npus: NpusOption = 1, namespace: NamespaceOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Talk to a trained model in the terminal; for a job on a cluster, to a server there."""
+    elsewhere = cluster_job_of(job, Where(None, namespace, context))
+    if elsewhere is not None:
+        from nanochat_npu.commands.serve_cluster import Server, chat_on_cluster
+
+        chat_on_cluster(elsewhere, job, Server(npus, stage=stage or ""), prompt)
+        return
     folder = Store.default().existing(job)
     require_model(folder)
     backend = connect()

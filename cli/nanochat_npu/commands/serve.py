@@ -11,7 +11,9 @@ from nanochat_npu.errors import UsageError
 from nanochat_npu.foreground import require_model, run_trainer
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import Store
-from nanochat_npu.options import JobArgument
+from nanochat_npu.locate import Where, cluster_job_of
+from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption
+from nanochat_npu.periods import parse_seconds
 
 __all__ = ["command"]
 
@@ -22,14 +24,23 @@ StageOption = Annotated[str | None, typer.Option("--stage", help=_("Stage whose 
 HostOption = Annotated[str, typer.Option("--host", help=_("Address to listen on; anything but loopback needs a token in NANOCHAT_SERVE_TOKEN."))]
 PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help=_("Port; 0 takes a free one."))]
 SlotsOption = Annotated[int, typer.Option("--slots", min=1, help=_("Answers that are written at the same time."))]
-IdleOption = Annotated[float, typer.Option("--idle-ttl", min=0, metavar="SECONDS", help=_("Leave after this long without a request; 0: never."))]
+IdleOption = Annotated[str, typer.Option("--idle-ttl", metavar="TIME", help=_("Leave after 90s, 30m, 2h without a request; 0: never."))]
+NpusOption = Annotated[int, typer.Option("--npus", min=0, help=_("On a cluster: NPUs of the server."))]
+ForwardOption = Annotated[bool, typer.Option("--forward", help=_("On a cluster: make it a port of this computer until Ctrl-C."))]
 
 
 def command(
     job: JobArgument, stage: StageOption = None, host: HostOption = "127.0.0.1", port: PortOption = 8000, slots: SlotsOption = 16,
-    idle_ttl: IdleOption = 0,
+    idle_ttl: IdleOption = "0", npus: NpusOption = 1, forward: ForwardOption = False, namespace: NamespaceOption = None, context: ContextOption = None,
 ) -> None:
     """Serve a trained model: a web page to talk to it, and OpenAI's protocol for programs."""
+    idle_ttl_s = parse_seconds(idle_ttl, "--idle-ttl") or 0.0
+    elsewhere = cluster_job_of(job, Where(None, namespace, context))
+    if elsewhere is not None:
+        from nanochat_npu.commands.serve_cluster import Server, serve_on_cluster
+
+        serve_on_cluster(elsewhere, job, Server(npus, idle_ttl_s or 1800.0, stage or "", slots), local_port=port if forward else None)
+        return
     folder = Store.default().existing(job)
     require_model(folder)
     if host not in LOOPBACK and not os.environ.get(TOKEN_VARIABLE):
@@ -39,6 +50,6 @@ def command(
         )
     backend = connect()
     backend.require_trainer()
-    arguments = ["--job-dir", str(folder.path), "--host", host, "--port", str(port), "--slots", str(slots), "--idle-ttl-s", str(idle_ttl)]
+    arguments = ["--job-dir", str(folder.path), "--host", host, "--port", str(port), "--slots", str(slots), "--idle-ttl-s", f"{idle_ttl_s:g}"]
     console.say(_("loading the model; Ctrl-C ends the server"))
     raise typer.Exit(run_trainer(backend, "serve", [*arguments, *(["--stage", stage] if stage else [])], job))
