@@ -100,6 +100,15 @@ def usable_memory(inputs: Inputs) -> int | None:
     return accelerator(inputs.chip).usable_bytes
 
 
+def _as_measured(parts: dict[str, float], measured: float) -> dict[str, float]:
+    """The parts with the difference to a measured peak in the activations; scaled as a whole where that is not enough."""
+    activations = parts["activations"] + measured - sum(parts.values())
+    if activations >= 0:
+        return {**parts, "activations": activations}
+    factor = measured / sum(parts.values())
+    return {name: size * factor for name, size in parts.items()}
+
+
 def memory(inputs: Inputs, measured_bytes: float | None = None) -> Memory:
     """Parts, verdict and the way out.
 
@@ -111,7 +120,7 @@ def memory(inputs: Inputs, measured_bytes: float | None = None) -> Memory:
     usable = usable_memory(inputs)
     parts = part_bytes(inputs, inputs.run.pretrain.device_batch, stack)
     if measured_bytes is not None:
-        parts["activations"] = max(0.0, parts["activations"] + measured_bytes - sum(parts.values()))
+        parts = _as_measured(parts, measured_bytes)
     peak = sum(parts.values())
     verdict = _verdict(peak, usable)
     suggested = suggest_batch(inputs, stack, usable) if verdict == "oom" and usable is not None else None

@@ -102,6 +102,13 @@ def test_measured_memory_replaces_the_model() -> None:
     assert found.verdict == "tight"
 
 
+@pytest.mark.parametrize("peak", [1e9, 30e9, 60e9])
+def test_the_parts_of_a_measured_peak_sum_to_it(peak: float) -> None:
+    found = estimate(job(), known(record_for(job(), peak_bytes=peak))).memory
+    assert sum(found.parts.values()) == pytest.approx(peak)
+    assert min(found.parts.values()) >= 0
+
+
 def test_a_job_of_unknown_stack_gets_a_point_once_it_is_calibrated() -> None:
     from nanochat_npu.estimate import Stack
 
