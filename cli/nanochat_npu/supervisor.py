@@ -10,25 +10,24 @@ Volcano's controller is to a cluster's: one launcher per node, the same environm
   with a checkpoint and can go on later.
 """
 
-import json
 import logging
 import math
 import os
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from nanochat.contract import ExitCode, events, from_returncode, is_failure, layout, may_restart
+from nanochat.contract import ExitCode, events, from_returncode, layout
 from nanochat_npu import processes
 from nanochat_npu.backends import JobState
 from nanochat_npu.jobs import JobFolder, read_json, write_json
+from nanochat_npu.restarts import STOPPED, Decision, Settings, Stop, Tally, Why, attempt_code, decide
 
-__all__ = ["Decision", "Settings", "Stop", "Supervisor", "Tally", "Why", "attempt_code", "decide", "main"]
+__all__ = ["Attempt", "Supervisor", "main"]
 
 log = logging.getLogger("nanochat_npu.supervisor")
 
@@ -40,127 +39,6 @@ PEER_KILL_S = 10.0
 MAX_DELAY_S = 30.0
 LAST_WORD_S = 60.0
 """How long the last state is tried to be written, should the disk be full just then."""
-
-
-class Stop(StrEnum):
-    """What somebody wants of a running job."""
-
-    NO = "no"
-    GRACEFULLY = "gracefully"
-    """A person wants it to write a checkpoint and leave."""
-    NOW = "now"
-    OUTSIDE = "outside"
-    """A signal from nobody we know: the computer is going down."""
-
-
-class Why(StrEnum):
-    """Reasons for the state that is written down; `backends.local` has the sentences."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    FINISHED = "finished"
-    SESSION_LIMIT = "session_limit"
-    FINAL_CODE = "final_code"
-    FAILURES_SPENT = "failures_spent"
-    PREEMPTIONS_SPENT = "preemptions_spent"
-    RESTARTING = "restarting"
-    CANCELLED = "cancelled"
-    CANCELLED_NOW = "cancelled_now"
-    STOPPED_OUTSIDE = "stopped_outside"
-    CANNOT_START = "cannot_start"
-    """The command or its folder is missing, or the system has no process left to give."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the supervisor was told, from ``supervisor.json``."""
-
-    command: list[str]
-    cwd: str
-    nodes: int = 1
-    ranks_per_node: int = 1
-    failures: int = 2
-    preemptions: int = 20
-    grace_period_s: float = 300.0
-    restart_delay_s: float = 1.0
-    """Before the first restart; doubled for each one after that, up to `MAX_DELAY_S`."""
-    peer_grace_s: float = 8.0
-    """How long launchers may take to notice by themselves that another one has failed."""
-    node_env: list[dict[str, str]] = field(default_factory=list)
-    """Variables of each node beyond the common ones (which NPUs it may see)."""
-
-    @classmethod
-    def read(cls, folder: JobFolder) -> "Settings":
-        """The settings that `submit` wrote."""
-        return cls(**json.loads(folder.settings_file.read_text(encoding="utf-8")))
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Ends of this submission's attempts so far."""
-
-    failures: int = 0
-    preemptions: int = 0
-
-    def after(self, code: int) -> "Tally":
-        """The tally with one more attempt that ended with this code."""
-        if code == ExitCode.DONE:
-            return self
-        failed = is_failure(code)
-        return Tally(self.failures + failed, self.preemptions + (not failed))
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What follows from the end of an attempt."""
-
-    state: JobState
-    why: Why
-
-
-def decide(code: int, tally: Tally, settings: Settings, *, stop: Stop = Stop.NO, resumable: bool = False) -> Decision:
-    """What to do after an attempt: pure, and total over all codes.
-
-    Args:
-        code: Exit code of the attempt.
-        tally: Ends so far, this one included.
-        settings: Holds the allowed failures and preemptions.
-        stop: What somebody asked for meanwhile. A stop that was asked for is never restarted.
-        resumable: The trainer said that it stopped at a session's limit and can go on.
-    """
-    if code == ExitCode.DONE:
-        return Decision(JobState.SUSPENDED, Why.SESSION_LIMIT) if resumable else Decision(JobState.SUCCEEDED, Why.FINISHED)
-    if stop is Stop.NOW:
-        return Decision(JobState.CANCELLED, Why.CANCELLED_NOW)
-    if stop is Stop.GRACEFULLY:
-        return Decision(JobState.CANCELLED, Why.CANCELLED)
-    if not may_restart(code):
-        return Decision(JobState.FAILED, Why.FINAL_CODE)
-    if stop is Stop.OUTSIDE:
-        return Decision(JobState.SUSPENDED, Why.STOPPED_OUTSIDE)
-    if is_failure(code) and tally.failures > settings.failures:
-        return Decision(JobState.FAILED, Why.FAILURES_SPENT)
-    if not is_failure(code) and tally.preemptions > settings.preemptions:
-        return Decision(JobState.FAILED, Why.PREEMPTIONS_SPENT)
-    return Decision(JobState.RESTARTING, Why.RESTARTING)
-
-
-def attempt_code(verdict: dict[str, Any], ended: dict[int, int]) -> int:
-    """The exit code of an attempt: that of the first rank which failed, not that of a peer which only lost its connection.
-
-    Args:
-        verdict: Content of the attempt's ``verdict.json``, {} where there is none.
-        ended: Exit code of each node's launcher, in the order in which they ended.
-    """
-    bad = [code for code in ended.values() if code != ExitCode.DONE]
-    if not bad:
-        return ExitCode.DONE
-    code = verdict.get("code")
-    if isinstance(code, int) and 0 < code < 256:
-        return code
-    told_to_stop = (ExitCode.INTERRUPTED, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
-    return next((code for code in bad if code not in told_to_stop), bad[0])
 
 
 class Attempt:
@@ -226,7 +104,7 @@ class Supervisor:
         while True:
             self._read_stop(signalled=False)
             if self.stop is not Stop.NO:  # asked for before or between attempts
-                return self._end(Decision(*_STOPPED[self.stop]), self.state.get("exit_code"))
+                return self._end(STOPPED[self.stop], self.state.get("exit_code"))
             try:
                 code = self._run_attempt(attempt)
             except OSError as error:
@@ -338,13 +216,6 @@ class Supervisor:
             time.sleep(1.0)
         return decision.state
 
-
-_STOPPED: dict[Stop, tuple[JobState, Why]] = {
-    Stop.GRACEFULLY: (JobState.CANCELLED, Why.CANCELLED),
-    Stop.NOW: (JobState.CANCELLED, Why.CANCELLED_NOW),
-    Stop.OUTSIDE: (JobState.SUSPENDED, Why.STOPPED_OUTSIDE),
-}
-"""What a job is that was stopped between two attempts."""
 
 _PLATFORM_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"})
 """Leftovers of another launcher around us; three platforms give them three meanings."""

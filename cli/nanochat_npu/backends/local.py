@@ -34,7 +34,7 @@ from nanochat_npu.backends.local_view import view_of
 from nanochat_npu.errors import ClusterError, JobExists, MissingExtra, SpecConflictError
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import JobFolder, Receipt, Store
-from nanochat_npu.supervisor import Settings, Stop, Why
+from nanochat_npu.restarts import Settings, Stop, Why
 
 __all__ = ["LocalBackend", "connect", "trainer_python"]
 

@@ -8,7 +8,7 @@ from nanochat_npu import jobs, lenient, processes
 from nanochat_npu.backends import ACTIVE, JobState, JobView, WorkerView
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import JobFolder
-from nanochat_npu.supervisor import Why
+from nanochat_npu.restarts import Why
 
 __all__ = ["view_of"]
 
