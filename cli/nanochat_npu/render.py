@@ -1,5 +1,6 @@
 """From a plan to the bundle: exact text of every file, the same bytes on every machine. Pure but for reading our own templates."""
 
+import base64
 import json
 from functools import cache
 
@@ -9,7 +10,8 @@ import yaml
 from nanochat_npu.bundle import CONFIGMAPS, DOCKERFILE, ENTRYPOINT, JOB, RUN_JSON, Bundle
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
-from nanochat_npu.image.describe import ImagePlan, describe_image, image_reference
+from nanochat_npu.image.describe import ImagePlan, builds_image, describe_image, image_reference
+from nanochat_npu.image.trainer_wheel import trainer_wheel
 from nanochat_npu.manifest import JOB_MOUNT, TASK, Manifest, manifest_of
 from nanochat_npu.patch import dump_patched, merge
 from nanochat_npu.plan import Plan
@@ -34,7 +36,7 @@ def render(plan: Plan, *, image: str | None = None) -> Bundle:
     run_json, entrypoint = render_run_json(plan), _file(ENTRYPOINT)
     files = {RUN_JSON: run_json, ENTRYPOINT: entrypoint}
     if plan.spec.backend is Backend.VOLCANO:
-        dockerfile = "" if plan.spec.image.ref else render_dockerfile(describe_image(plan))
+        dockerfile = render_dockerfile(describe_image(plan)) if builds_image(plan) else ""
         manifest = manifest_of(plan, image or image_reference(plan, dockerfile))
         files |= {
             **({DOCKERFILE: dockerfile} if dockerfile else {}),
@@ -53,6 +55,10 @@ def render_text(plan: Plan) -> str:
 def render_run_json(plan: Plan) -> str:
     """Text of run.json; dumped from the model, never templated."""
     return json.dumps(plan.run_file.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+CONFIGMAP_MAX_BYTES = 1024 * 1024
+"""Kubernetes' limit on the data of one ConfigMap."""
 
 
 @cache
@@ -78,9 +84,26 @@ def render_dockerfile(image: ImagePlan) -> str:
 
 
 def _configmaps(manifest: Manifest, run_json: str, entrypoint: str) -> str:
-    text = _fill("configmaps.yaml.j2", m=manifest, run_files={RUN_JSON: run_json, ENTRYPOINT: entrypoint})
-    verify_configmaps(parse_documents(text, CONFIGMAPS), manifest, run_json, entrypoint, CONFIGMAPS)
+    code = _code() if manifest.code_file else ""
+    files = {RUN_JSON: run_json, ENTRYPOINT: entrypoint}
+    text = _fill("configmaps.yaml.j2", m=manifest, run_files=files, code=code)
+    verify_configmaps(parse_documents(text, CONFIGMAPS), manifest, files, code, CONFIGMAPS)
     return text
+
+
+def _code() -> str:
+    """The trainer's wheel as a ConfigMap carries it.
+
+    Raises:
+        RenderError: It is larger than a ConfigMap may be.
+    """
+    content = trainer_wheel().content
+    if len(content) > CONFIGMAP_MAX_BYTES:
+        raise RenderError(
+            _("the trainer's wheel has {size} bytes, a ConfigMap holds {limit}").format(size=len(content), limit=CONFIGMAP_MAX_BYTES), where="image.code",
+            hint=_("build an image: image.code: image"),
+        )
+    return base64.b64encode(content).decode()
 
 
 def _job(manifest: Manifest, plan: Plan) -> str:

@@ -1,10 +1,11 @@
 """Holds rendered Kubernetes objects to the manifest: the text is parsed again and compared, value by value and type by type."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
-from nanochat_npu.bundle import ENTRYPOINT, RUN_JSON
+from nanochat_npu.bundle import ENTRYPOINT
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
 from nanochat_npu.manifest import JOB_MOUNT, TASK, EnvVar, Manifest, Policy
@@ -77,12 +78,13 @@ def verify_job(job: dict[str, Any], m: Manifest, name: str) -> None:
         _same(found, wanted, place, name)
 
 
-def verify_configmaps(documents: list[dict[str, Any]], m: Manifest, run_json: str, entrypoint: str, name: str) -> None:
+def verify_configmaps(documents: list[dict[str, Any]], m: Manifest, files: Mapping[str, str], code: str, name: str) -> None:
     """Raises RenderError where the ConfigMaps do not hold exactly the files that they should."""
-    wanted: list[tuple[str, dict[str, str]]] = [(m.run_map, {RUN_JSON: run_json, ENTRYPOINT: entrypoint})]
+    wanted: list[tuple[str, dict[str, str]]] = [(m.run_map, dict(files))]
+    if m.code_file:
+        wanted.append((m.code_map, {m.code_file: code}))
     if m.rank_table_map and m.rank_table:
-        key = m.rank_table_map.key + (".gz" if m.rank_table.field == "binaryData" else "")
-        wanted.append((m.rank_table_map_name, {key: m.rank_table.text}))
+        wanted.append((m.rank_table_map_name, {m.rank_table_key: m.rank_table.text}))
     found = [(document["metadata"].get("name"), document.get("data") or document.get("binaryData")) for document in documents]
     _same(found, wanted, "data", name)
     for document in documents:

@@ -72,16 +72,3 @@ def test_unknown_file_is_named_with_the_choices(capsys: pytest.CaptureFixture[st
     code, out, err = run(capsys, "render", "d20", "--only", "job.yaml")
     assert (code, out) == (2, "")
     assert "volcano-job.yaml" in err
-
-
-@pytest.mark.parametrize("mode", ["static", "discover"])
-def test_modes_that_come_later_are_refused_by_name(capsys: pytest.CaptureFixture[str], mode: str, tmp_path: Path) -> None:
-    extra = ["--set", "rank_table.servers=[{node: n1, device_ips: [192.168.1.1,192.168.1.2,192.168.1.3,192.168.1.4,192.168.1.5,192.168.1.6,192.168.1.7,192.168.1.8]}]"]
-    code, out, err = run(
-        capsys, "render", "d20", "--set", f"rank_table.mode={mode}", "--set", "cluster.driver_mount=hostpath", *(extra if mode == "static" else []),
-        "--to", str(tmp_path / "out"),
-    )
-    assert code in (3, 4)
-    assert out == ""
-    assert mode in err
-    assert not (tmp_path / "out").exists()

@@ -76,11 +76,12 @@ def test_config_maps_must_hold_exactly_the_files() -> None:
     plan = plan_of("two-servers-operator")
     bundle, manifest = render(plan), manifest_of(plan, "image")
     documents = parse_documents(bundle.files[CONFIGMAPS], CONFIGMAPS)
-    verify_configmaps(documents, manifest, bundle.files[RUN_JSON], bundle.files[ENTRYPOINT], CONFIGMAPS)
+    files = {name: bundle.files[name] for name in (RUN_JSON, ENTRYPOINT)}
+    verify_configmaps(documents, manifest, files, "", CONFIGMAPS)
     with pytest.raises(RenderError):
-        verify_configmaps(documents, manifest, bundle.files[RUN_JSON] + " ", bundle.files[ENTRYPOINT], CONFIGMAPS)
+        verify_configmaps(documents, manifest, {**files, RUN_JSON: bundle.files[RUN_JSON] + " "}, "", CONFIGMAPS)
     with pytest.raises(RenderError):
-        verify_configmaps(documents, dataclasses.replace(manifest, rank_table_map=None), bundle.files[RUN_JSON], bundle.files[ENTRYPOINT], CONFIGMAPS)
+        verify_configmaps(documents, dataclasses.replace(manifest, rank_table_map=None), files, "", CONFIGMAPS)
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "just text", "a: 1\n---\n- b"])

@@ -56,6 +56,21 @@ def wheelhouse(spec: SpecArgument, to: ToFolder, set_: SetOption = None, output:
         console.say(_("next: nanochat-npu build {spec} --set image.wheelhouse={to}").format(spec=spec, to=to))
 
 
+@app.command("packages")
+def packages(spec: SpecArgument, to: ToFolder, set_: SetOption = None, output: OutputOption = OutputFormat.TEXT) -> None:
+    """Fill a folder with the trainer's Python packages, unpacked, for a volume and image.packages; needs no builder."""
+    from nanochat_npu.image.describe import describe_image
+    from nanochat_npu.image.packages import unpack_packages
+
+    image = describe_image(make_plan(load_spec(spec, set_ or []).spec, datetime.date.today()))
+    count = unpack_packages(image, to, console.say)
+    if output is OutputFormat.JSON:
+        console.json_data({"folder": str(to), "files": count})
+    else:
+        console.data(str(to))
+        console.say(_("next: copy it to a volume, and set image.code: configmap and image.packages to its path there"))
+
+
 @app.command("sbom")
 def sbom(spec: SpecArgument, set_: SetOption = None) -> None:
     """Print the bill of materials (CycloneDX) of a spec's image."""

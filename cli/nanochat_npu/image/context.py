@@ -9,7 +9,7 @@ from pathlib import Path
 from nanochat_npu.bundle import DOCKERFILE, ENTRYPOINT
 from nanochat_npu.errors import ImageError
 from nanochat_npu.i18n import _
-from nanochat_npu.image.describe import ImagePlan, content_tag, describe_image, requirements_lock
+from nanochat_npu.image.describe import ImagePlan, builds_image, content_tag, describe_image, requirements_lock
 from nanochat_npu.image.reference import Reference, parse_reference
 from nanochat_npu.image.trainer_wheel import content_sha256, trainer_wheel
 from nanochat_npu.plan import Plan
@@ -70,8 +70,9 @@ def build_input(plan: Plan, *, allow_cuda_torch: bool = False) -> BuildInput:
         ImageError: The spec uses a finished image, or cannot become an image.
     """
     image = plan.spec.image
-    if image.ref:
-        raise ImageError(_("the spec uses a finished image, there is nothing to build"), where="image.ref", hint=_("remove image.ref to build one"))
+    if not builds_image(plan):
+        where = "image.ref" if image.ref else "image.code"
+        raise ImageError(_("the spec uses a finished image, there is nothing to build"), where=where, hint=_("remove {field} to build one").format(field=where))
     description = describe_image(plan)
     if allow_cuda_torch:
         description = replace(description, check_arguments=(*description.check_arguments, "--allow-cuda-torch"))

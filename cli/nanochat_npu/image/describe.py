@@ -18,7 +18,7 @@ from nanochat_npu.plan import Plan
 from nanochat_npu.quoting import TEMPLATES
 from nanochat_npu.spec import NpuType
 
-__all__ = ["ImagePlan", "check_versions", "content_tag", "describe_image", "image_reference", "requirements_lock"]
+__all__ = ["ImagePlan", "builds_image", "check_versions", "content_tag", "describe_image", "image_reference", "requirements_lock"]
 
 CANN_REGISTRY = "quay.io/ascend"
 """Where Huawei publishes CANN images (Ascend/cann-container-image); ``image.mirrors.registry`` replaces it."""
@@ -126,6 +126,11 @@ def _labels(plan: Plan, torch: str) -> dict[str, str]:
         "nanochat-npu/torch-npu": image.torch_npu,
         "nanochat-npu/python": image.python,
     }
+
+
+def builds_image(plan: Plan) -> bool:
+    """False where the job runs on an image that somebody else made."""
+    return plan.spec.image.ref is None and plan.spec.image.code == "image"
 
 
 def content_tag(dockerfile: str) -> str:

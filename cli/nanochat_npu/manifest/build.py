@@ -13,6 +13,7 @@ import yaml
 from nanochat_npu import __version__, marks
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
+from nanochat_npu.image.trainer_wheel import wheel_name
 from nanochat_npu.manifest.environment import environment
 from nanochat_npu.manifest.places import job_dir, rank_table_map
 from nanochat_npu.manifest.policies import policies
@@ -66,7 +67,7 @@ def manifest_of(plan: Plan, image: str) -> Manifest:
         runtime_class=spec.cluster.runtime_class or (profile.runtime_class if plan.wants_npus else None) or "",
         service_account=spec.cluster.service_account or "", pull_secrets=tuple(spec.image.pull_secrets),
         node_selector=_node_selector(plan), tolerations=tuple(_toleration(t) for t in spec.cluster.tolerations),
-        security=_security(plan), rank_table_map=table, rank_table=None if table is None else table_content(plan, table), pinned_nodes=pinned_nodes(plan),
+        security=_security(plan), code_file=wheel_name() if plan.spec.image.code == "configmap" else "", rank_table_map=table, rank_table=None if table is None else table_content(plan, table), pinned_nodes=pinned_nodes(plan),
     )
     _check_sizes(manifest)
     return manifest

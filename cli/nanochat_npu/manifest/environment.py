@@ -7,7 +7,8 @@ Sources: hicann/hccl 09300b70 (``hccl_env/<NAME>.md``), Ascend/pytorch 9e73e708 
 from nanochat.contract import layout
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
-from nanochat_npu.manifest.places import JOB_MOUNT, hccl_port, job_dir, master_port, rank_table_map
+from nanochat_npu.image.trainer_wheel import wheel_name
+from nanochat_npu.manifest.places import CODE_MOUNT, JOB_MOUNT, hccl_port, job_dir, master_port, rank_table_map
 from nanochat_npu.manifest.table import table_content
 from nanochat_npu.manifest.types import EnvVar
 from nanochat_npu.plan import Plan
@@ -32,7 +33,7 @@ def environment(plan: Plan) -> tuple[EnvVar, ...]:
 _RESERVED = frozenset({
     layout.ENV_JOB_DIR, layout.ENV_RUN_FILE, layout.ENV_NODES, layout.ENV_NPROC, layout.ENV_MASTER_PORT, layout.ENV_ATTEMPT, layout.ENV_NODE_RANK,
     layout.ENV_MASTER_ADDR, layout.ENV_RETRY_COUNT, layout.ENV_RANK_TABLE, layout.ENV_RANK_TABLE_MODE, *layout.ENV_OWN_NAMES, "VC_TASK_INDEX", "VK_TASK_INDEX", "VC_WORKER_HOSTS", "VC_WORKER_NUM",
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "ASCEND_VISIBLE_DEVICES", "HCCL_IF_IP",
+    "PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE", "ASCEND_VISIBLE_DEVICES", "HCCL_IF_IP",
 })
 
 
@@ -50,6 +51,8 @@ def _contract_environment(plan: Plan) -> list[EnvVar]:
     if plan.wants_npus and spec.rank_table.mode is not RankTableMode.NEGOTIATE:
         variables.append(EnvVar(layout.ENV_RANK_TABLE_MODE, value=str(spec.rank_table.mode)))
         variables += [EnvVar(name, field=field) for name, field in _OWN_NAMES.items()]
+    if python_path := _python_path(plan):
+        variables.append(EnvVar("PYTHONPATH", value=python_path, why="the trainer's wheel from its ConfigMap, and its packages; CANN puts its own in front"))
     if table:
         file = f"{table.mount}/{table.key}" + (".gz" if table_content(plan, table).field == "binaryData" else "")
         variables.append(EnvVar(layout.ENV_RANK_TABLE, value=file, why="the launcher waits for its status, checks it, copies it to a regular file"))
@@ -62,6 +65,12 @@ _OWN_NAMES = {
     layout.ENV_POD_UID: "metadata.uid", layout.ENV_HOST_IP: "status.hostIP", layout.ENV_POD_IP: "status.podIP", layout.ENV_NODE_NAME: "spec.nodeName",
 }
 """What this worker may be called in a rank table, which tells it its ranks."""
+
+
+def _python_path(plan: Plan) -> str:
+    image = plan.spec.image
+    wheel = f"{CODE_MOUNT}/{wheel_name()}" if image.code == "configmap" else ""
+    return ":".join(part for part in (wheel, image.packages or "") if part)
 
 
 def _npu_environment(plan: Plan) -> list[EnvVar]:

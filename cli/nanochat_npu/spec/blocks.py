@@ -69,6 +69,9 @@ class ImageConfig(Strict):
     torch_npu: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+(\.post\d+|rc\d+)?$")] = Field("2.12.0", description="Exact torch_npu; its .postN is the pairing with CANN.")
     python: Annotated[str, Field(pattern=r"^3\.\d+$")] = Field("3.12", description="Python of the base image.")
     os: Literal["ubuntu22.04", "openeuler24.03"] = "ubuntu22.04"
+    packages: AbsolutePath | None = Field(
+        None, description="Folder on a volume with the trainer's Python packages (nanochat-npu image packages), for code: configmap."
+    )
     arch: Literal["arm64", "amd64"] = Field("arm64", description="CPU architecture of the NPU servers.")
     registry: str | None = Field(None, description="Where a built image is pushed: registry.example.com/project.")
     repository: str = Field("nanochat-npu", description="Image name below registry.")
