@@ -1,5 +1,6 @@
 """The events of a run: one JSON object a line, to a file and to stdout."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -61,5 +62,6 @@ class EventLog:
     def close(self) -> None:
         """Close the file; printing goes on working."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk refuses the last lines once more
+                self._file.close()
             self._file = None

@@ -1,6 +1,7 @@
 """Writing files so that a reader, a crash or a full disk never sees half of one."""
 
 import os
+import threading
 from pathlib import Path
 
 __all__ = ["fsync_dir", "write_atomic", "write_once"]
@@ -17,7 +18,7 @@ def fsync_dir(path: Path) -> None:
 
 def _write_temporary(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)

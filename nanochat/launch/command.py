@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from nanochat import ledger
@@ -48,6 +49,7 @@ class Launch:
         self.settings, self.run_file = settings, run
         self.control: ControlStore | None = None
         self.listener: socket.socket | None = None
+        self.port = settings.master_port
         self.attempt = settings.attempt or 0
         self.placement: rank_table.Placement | None = None
 
@@ -70,24 +72,49 @@ class Launch:
         s = self.settings
         if self.is_first:
             self.listener = listen(s.master_port, everywhere=s.nodes > 1)
+            self.port = self.listener.getsockname()[1]
             self.attempt = self._number()
         else:  # before the checks, so that a node that fails one can tell the others
             self.control = ControlStore.connect(s.master_addr, s.master_port, self.run_file.start_timeout_s)
             self.attempt = self.control.await_attempt(self.run_file.start_timeout_s)
         run_checks(s, self.run_file)
+        self._place()
         if self.is_first:
             ledger.begin(s.job_dir, self.attempt)
+
+    def _place(self) -> None:
+        """Ranks by the rank table, where the job has one; its copy goes to every rank or to none."""
+        if self.settings.nodes > 1 and rank_table.is_wanted():
+            self._open_control()  # the nodes have to agree on it before any rank starts
+        self.placement = rank_table.place(
+            self.settings, self.control, timeout_s=self.run_file.start_timeout_s, attempt=self.attempt
+        )
+        if self.placement is not None:
+            self.settings = replace(self.settings, table_rank=self.placement.first_rank)
 
     def _number(self) -> int:
         if self.settings.attempt is not None:
             return self.settings.attempt
         return max(self.run_file.attempt, ledger.next_attempt(ledger.read(self.settings.job_dir)))
 
+    @property
+    def _hosts_store(self) -> bool:
+        """True once the store's thread runs in this process: from then on ranks have to be fresh interpreters."""
+        return self.is_first and self.control is not None
+
     def _open_control(self) -> None:
         """The first node hosts the store from here on; the others wait for it to answer."""
         if self.control is None and self.listener is not None:
             self.control = ControlStore.host(self.listener)
             self.control.tell_attempt(self.attempt)
+
+    def _run_of_attempt(self) -> RunFile:
+        """What the ranks read: with this attempt's number, and with what earlier ones took of the budget they share."""
+        budget = self.run_file.budget
+        earlier = ledger.spent_s(self.settings.job_dir, but=self.attempt)
+        return self.run_file.model_copy(
+            update={"attempt": self.attempt, "budget": budget.model_copy(update={"spent_s": budget.spent_s + earlier})}
+        )
 
     def _supervise(self) -> Verdict | None:
         s = self.settings
@@ -101,15 +128,16 @@ class Launch:
     def _start_ranks(self) -> tuple[list[RankProcess], dict[int, Path]]:
         s = self.settings
         attempt_run = layout.attempt_dir(s.job_dir, self.attempt) / "run.json"
-        write_atomic(attempt_run, self.run_file.model_copy(update={"attempt": self.attempt}).model_dump_json(indent=1) + "\n")
+        write_atomic(attempt_run, self._run_of_attempt().model_dump_json(indent=1) + "\n")
         logs = {s.first_rank + i: layout.rank_log(s.job_dir, self.attempt, s.first_rank + i) for i in range(s.ranks_per_node)}
-        in_process = _may_fork(self.run_file)
+        in_process = _may_fork(self.run_file) and not self._hosts_store
         if in_process:
             import nanochat.rank  # noqa: F401  (imports torch once, for all ranks)
-        port = self.listener.getsockname()[1] if self.listener else s.master_port
         ranks = []
         for local, (rank, log) in enumerate(logs.items()):
-            environment = rank_environment(s, local_rank=local, attempt=self.attempt, run_file=attempt_run, port=port)
+            environment = rank_environment(s, local_rank=local, attempt=self.attempt, run_file=attempt_run, port=self.port)
+            if self.placement is not None:
+                environment["RANK_TABLE_FILE"] = str(self.placement.file)
             ranks.append(RankProcess(rank, start(environment, log, in_process=in_process, close=self.listener)))
         return ranks, logs
 

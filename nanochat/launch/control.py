@@ -5,6 +5,7 @@ It lives in the launcher, not in rank 0, so it outlives a rank that fails and ca
 
 import socket
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,23 @@ class ControlStore:
                 raise NotReady(f"the first node did not tell the attempt's number within {timeout_s:.0f} s")
             time.sleep(0.05)
         return int(told)
+
+    def put(self, key: str, value: str) -> None:
+        """Leave a value for the other launchers."""
+        self._set(key, value)
+
+    def collect(self, keys: Sequence[str], timeout_s: float, *, what: str) -> list[str]:
+        """The values that all nodes left under these keys (one key a node, in order of node).
+
+        Raises:
+            NotReady: Some did not come in time; their nodes are named.
+        """
+        deadline = time.monotonic() + timeout_s
+        while missing := [node for node, key in enumerate(keys) if not self._get(key)]:
+            if self.lost or time.monotonic() > deadline:
+                raise NotReady(f"{what}: nothing came from nodes {missing[:16]} within {timeout_s:.0f} s")
+            time.sleep(0.05)
+        return [self._get(key) for key in keys]
 
     def publish(self, verdict: Verdict) -> None:
         """Tell all nodes about a failure on this one."""

@@ -10,7 +10,7 @@ import pytest
 
 from nanochat.contract.ranktable import RankTable
 from nanochat.errors import BadConfig, NotReady
-from nanochat.launch.control import ControlStore
+from nanochat.launch.control import ControlStore, listen
 from nanochat.launch.rank_table import ENV_HCCN, ENV_MODE, ENV_SOURCE, Placement, place, read_addresses
 from nanochat.launch.settings import LaunchSettings
 
@@ -128,8 +128,10 @@ def test_hccn_conf_is_read_leniently(tmp_path: Path) -> None:
 
 def two_nodes(tmp_path: Path, envs: list[dict[str, str]], timeout_s: float = 20) -> list[Placement | Exception | None]:
     """`place` on two nodes at once, through a real store."""
-    host = ControlStore("127.0.0.1", 0, is_host=True, timeout_s=20)
-    guest = ControlStore("127.0.0.1", host.port, is_host=False, timeout_s=20)
+    listener = listen(0, everywhere=False)
+    port = listener.getsockname()[1]
+    host = ControlStore.host(listener)
+    guest = ControlStore.connect("127.0.0.1", port, timeout_s=20)
 
     def one(node: int) -> Placement | Exception | None:
         try:
@@ -164,7 +166,7 @@ def test_two_nodes_with_different_tables_stop_both(tmp_path: Path) -> None:
 def test_a_node_without_a_table_is_named(tmp_path: Path) -> None:
     source = tmp_path / "hccl.json"
     source.write_text(table("a", "b").to_json())
-    host = ControlStore("127.0.0.1", 0, is_host=True, timeout_s=20)
+    host = ControlStore.host(listen(0, everywhere=False))
     with pytest.raises(NotReady, match=r"nodes \[1\]"):
         place(settings(tmp_path), host, timeout_s=0.3, attempt=0, env=operator_env(source, "a"))
 
