@@ -115,6 +115,10 @@ class Device:
         if self.kind is not Kind.CPU:
             self._module.manual_seed(seed)
 
+    def timing_event(self) -> Any:
+        """An event that remembers when the device's queue reached it, or None on CPU, where nothing is queued."""
+        return None if self.kind is Kind.CPU else self._module.Event(enable_timing=True)
+
     def synchronise(self) -> None:
         """Wait until the device has done all that was queued, so that a clock read after it means something."""
         if self.kind is not Kind.CPU:
