@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -19,9 +19,42 @@ from torch import Tensor
 from nanochat.device import Device
 from nanochat.errors import BadConfig, NotReady, PeerLost
 
-__all__ = ["Communicator", "Pending", "join"]
+__all__ = ["Communicator", "Pending", "Waits", "join"]
 
 T = TypeVar("T")
+
+
+class Waits:
+    """How long computation stood still for collectives: by the clock where a wait blocks the process (gloo), by events on
+    the device's queue where it only blocks that (HCCL, NCCL).
+
+    Args:
+        new_event: Gives a timing event of the device, or None on a device without a queue.
+    """
+
+    def __init__(self, new_event: Callable[[], Any] = lambda: None) -> None:
+        self._new_event = new_event
+        self._seconds = 0.0
+        self._pairs: list[tuple[Any, Any]] = []
+
+    def around(self, wait: Callable[[], Any]) -> None:
+        """Wait, and remember for how long."""
+        before, started = self._new_event(), time.perf_counter()
+        if before is None:
+            wait()
+            self._seconds += time.perf_counter() - started
+            return
+        before.record()
+        wait()
+        after = self._new_event()
+        after.record()
+        self._pairs.append((before, after))
+
+    def take(self) -> float:
+        """Seconds since the last call. The device must have done what was queued (a value was read back from it)."""
+        seconds = self._seconds + sum(before.elapsed_time(after) for before, after in self._pairs) / 1000
+        self._seconds, self._pairs = 0.0, []
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -30,6 +63,7 @@ class Pending:
 
     result: Tensor
     work: Any = None
+    waits: Waits | None = None
 
     def wait(self) -> Tensor:
         """The collective's result, once it is there.
@@ -37,7 +71,9 @@ class Pending:
         Raises:
             PeerLost: Another rank left.
         """
-        if self.work is not None:
+        if self.work is not None and self.waits is not None:
+            self.waits.around(lambda: _translate(self.work.wait))
+        elif self.work is not None:
             _translate(self.work.wait)
         return self.result
 
@@ -55,6 +91,7 @@ class Communicator:
 
     rank: int = 0
     size: int = 1
+    waits: Waits = field(default_factory=Waits, compare=False, repr=False)
 
     @property
     def is_first(self) -> bool:
@@ -65,7 +102,7 @@ class Communicator:
         """Start summing a tensor over the ranks, in place."""
         if self.size == 1:
             return Pending(tensor)
-        return Pending(tensor, _translate(lambda: dist.all_reduce(tensor, async_op=True)))
+        return Pending(tensor, _translate(lambda: dist.all_reduce(tensor, async_op=True)), self.waits)
 
     def reduce_scatter(self, tensor: Tensor) -> Pending:
         """Start summing a tensor (size·n, …) over the ranks; the result is this rank's part (n, …).
@@ -75,7 +112,7 @@ class Communicator:
         if self.size == 1:
             return Pending(tensor)
         part = torch.empty((tensor.size(0) // self.size, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
-        return Pending(part, _translate(lambda: dist.reduce_scatter_tensor(part, tensor, async_op=True)))
+        return Pending(part, _translate(lambda: dist.reduce_scatter_tensor(part, tensor, async_op=True)), self.waits)
 
     def all_gather(self, part: Tensor, into: Tensor) -> Pending:
         """Start gathering every rank's part (n, …) into a tensor (size·n, …).
@@ -84,7 +121,7 @@ class Communicator:
         """
         if self.size == 1:
             return Pending(part)
-        return Pending(into, _translate(lambda: dist.all_gather_into_tensor(into, part, async_op=True)))
+        return Pending(into, _translate(lambda: dist.all_gather_into_tensor(into, part, async_op=True)), self.waits)
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> Tensor:
         """The source rank's tensor, in every rank's own, in place."""
@@ -145,7 +182,7 @@ def join(device: Device, *, store: Any = None, start_timeout_s: float = 600.0, t
         device.backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s),
         device_id=None if device.backend == "gloo" else device.torch,
     )
-    return Communicator(rank, size)
+    return Communicator(rank, size, Waits(device.timing_event))
 
 
 def _open_store(rank: int, size: int, timeout_s: float) -> Any:

@@ -161,6 +161,7 @@ class Loop:
         self.optimizer.step(rates)
         self.optimizer.zero_grad()
         agreed = self._read(agreeing.wait().tolist())
+        comm_s = self.context.comm.waits.take()
         step_s = time.monotonic() - started
         self.counters.step += 1
         self.counters.tokens += self.step_tokens()
@@ -171,7 +172,7 @@ class Loop:
                 f"the loss is {agreed.loss} at step {self.counters.step}", where=f"{self.context.events.stage} step {self.counters.step}",
                 hint="lower the learning rates, or resume from an earlier checkpoint with another seed",
             )
-        self._report(agreed, rates.lr_scale, step_s)
+        self._report(agreed, rates.lr_scale, step_s, comm_s)
         return agreed.loss, agreed
 
     def step_tokens(self) -> int:
@@ -319,7 +320,7 @@ class Loop:
             self.sample(self.counters.step)
         self.model.train()
 
-    def _report(self, agreed: _Agreed, lr_frac: float, step_s: float) -> None:
+    def _report(self, agreed: _Agreed, lr_frac: float, step_s: float, comm_s: float) -> None:
         smooth = self.counters.smooth(agreed.loss)
         self._last_loss = agreed.loss
         if not self.context.is_first:
@@ -330,6 +331,6 @@ class Loop:
             "step", step=self.counters.step, steps=self.plan.steps, loss=agreed.loss, loss_ema=smooth, lr_frac=round(lr_frac, 6),
             dt_s=round(step_s, 6), tokens_per_s=round(tokens_per_s, 1), tokens=self.counters.tokens, mfu_frac=mfu,
             mfu_peak_flops=self._peak, epoch=self.batches.epoch, eta_s=round(self._mean_step_s() * (self.plan.steps - self.counters.step), 1),
-            data_wait_s=round(agreed.data_wait_s, 6), comm_s=None, memory_bytes=self.context.device.peak_memory_bytes(),
+            data_wait_s=round(agreed.data_wait_s, 6), comm_s=round(comm_s, 6), memory_bytes=self.context.device.peak_memory_bytes(),
             **self.step_facts(),
         )
