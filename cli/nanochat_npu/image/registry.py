@@ -210,15 +210,18 @@ class Registry:
             time.sleep(0.3 * 2**failures)
 
     def _send(self, method: str, url: str, body: bytes | Path | None, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        request = urllib.request.Request(url, method=method, headers={"User-Agent": f"nanochat-npu/{__version__}", **headers})  # noqa: S310 - http(s) only
+        sent = {"User-Agent": f"nanochat-npu/{__version__}", **headers}
         if self._authorization and urllib.parse.urlsplit(url).netloc == self.reference.registry:
-            request.add_header("Authorization", self._authorization)
+            sent["Authorization"] = self._authorization
+        # The body goes in with the headers: urllib drops Content-Length when it is set later.
         if isinstance(body, Path):
             with body.open("rb") as file:
-                request.data = file
-                return self._opener.open(request, timeout=TIMEOUT_S)  # type: ignore[no-any-return]
-        request.data = body
-        return self._opener.open(request, timeout=TIMEOUT_S)  # type: ignore[no-any-return]
+                return self._open(urllib.request.Request(url, file, sent, method=method))  # noqa: S310 - http(s) only
+        return self._open(urllib.request.Request(url, body, sent, method=method))  # noqa: S310 - http(s) only
+
+    def _open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        response: http.client.HTTPResponse = self._opener.open(request, timeout=TIMEOUT_S)
+        return response
 
     def _log_in(self, challenge: str) -> str | None:
         """An Authorization header for what the registry asked (RFC 7235; docker's token authentication)."""

@@ -1,0 +1,165 @@
+"""Builder `layers` and the OCI layout against a scripted registry: what is sent, in which order, and what an interruption leaves."""
+
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_registry import State, digest_of, serving
+
+from nanochat_npu.errors import ImageError
+from nanochat_npu.image import registry as registry_module
+from nanochat_npu.image.build import build
+from nanochat_npu.image.context import BuildInput, build_input
+from nanochat_npu.image.tarlayer import Entry, wheel_entries, write_layer
+from nanochat_npu.plan import make_plan
+from nanochat_npu.spec import JobSpec
+
+INDEX = "application/vnd.oci.image.index.v1+json"
+OCI = "application/vnd.oci.image.manifest.v1+json"
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
+    monkeypatch.setattr(registry_module.time, "sleep", lambda _: None)
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def wheelhouse(tmp_path: Path) -> Path:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "pkg-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("pkg/__init__.py", "x = 1\n")
+        archive.writestr("pkg-1.0.data/scripts/tool", "#!python\n")
+    return folder
+
+
+def put_base(state: State, arch: str = "arm64", *, index: bool = True) -> None:
+    config = json.dumps({"architecture": arch, "os": "linux", "config": {"Env": ["PATH=/bin", "PYTHONPATH=/cann"]}, "rootfs": {"type": "layers", "diff_ids": ["sha256:0"]}}).encode()
+    layer = b"base layer"
+    manifest = json.dumps({
+        "schemaVersion": 2, "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest_of(config), "size": len(config)},
+        "layers": [{"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": digest_of(layer), "size": len(layer)}],
+    }).encode()
+    state.blobs |= {digest_of(config): config, digest_of(layer): layer}
+    state.manifests[digest_of(manifest)] = (manifest, OCI)
+    entries = [{"digest": "sha256:" + "9" * 64, "platform": {"os": "linux", "architecture": "s390x"}}, {"digest": digest_of(manifest), "platform": {"os": "linux", "architecture": arch}}]
+    state.manifests["9.1"] = (json.dumps({"schemaVersion": 2, "manifests": entries}).encode(), INDEX) if index else (manifest, OCI)
+
+
+def source_of(state: State, wheelhouse: Path, **image: Any) -> BuildInput:
+    spec = JobSpec.model_validate({
+        "name": "job", "owner": "li", "backend": "volcano", "resources": {"npus_per_node": 8, "npu": "910B3"},
+        "image": {"base": f"{state.address}/ascend/cann:9.1", "registry": f"{state.address}/train", "repository": "image", "plain_http": True, "wheelhouse": str(wheelhouse), **image},
+        "storage": {"output": {"claim": "c", "path": "/output"}},
+    })
+    import datetime
+
+    return build_input(make_plan(spec, datetime.date(2026, 11, 30)))
+
+
+def make(state: State, source: BuildInput, **options: Any) -> Any:
+    return build(source, lambda _: None, builder="layers", plain_http_base=True, **options)
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_two_layers_are_appended_for_another_architecture(state: State, wheelhouse: Path, index: bool) -> None:
+    put_base(state, index=index)
+    source = source_of(state, wheelhouse)
+    built = make(state, source)
+    manifest = json.loads(state.manifests[built.digest][0])
+    config = json.loads(state.blobs[manifest["config"]["digest"]])
+    assert len(manifest["layers"]) == 3
+    assert len(config["rootfs"]["diff_ids"]) == 3
+    assert config["architecture"] == "arm64"
+    assert config["config"]["Entrypoint"] == ["/opt/nanochat/entrypoint.sh"]
+    assert "PYTHONPATH=/opt/nanochat/code:/opt/nanochat/packages:/cann" in config["config"]["Env"]
+    assert config["config"]["Labels"]["nanochat-npu/content"] == source.reference.tag
+
+
+def test_tag_is_moved_last_and_not_at_all_when_a_layer_fails(state: State, wheelhouse: Path) -> None:
+    put_base(state)
+    source = source_of(state, wheelhouse)
+    state.script = lambda method, path, headers: (500, {}, b"") if method == "PUT" and "/uploads/" in path else None
+    with pytest.raises(ImageError):
+        make(state, source)
+    assert source.reference.tag not in state.manifests
+
+
+def test_same_input_same_digest(state: State, wheelhouse: Path) -> None:
+    put_base(state)
+    source = source_of(state, wheelhouse)
+    assert make(state, source).digest == make(state, source, force=True).digest
+    assert make(state, source).outcome == "present"
+
+
+def test_base_of_another_architecture_is_refused(state: State, wheelhouse: Path) -> None:
+    put_base(state, arch="amd64")
+    with pytest.raises(ImageError, match="does not exist for arm64"):
+        make(state, source_of(state, wheelhouse))
+    put_base(state, arch="amd64", index=False)
+    with pytest.raises(ImageError, match="is for amd64"):
+        make(state, source_of(state, wheelhouse))
+
+
+def test_user_1000_needs_a_builder(state: State, wheelhouse: Path) -> None:
+    import dataclasses
+
+    put_base(state)
+    source = source_of(state, wheelhouse)
+    with pytest.raises(ImageError, match="cannot make the user"):
+        make(state, dataclasses.replace(source, image=dataclasses.replace(source.image, user=1000)))
+
+
+def test_oci_layout_is_whole_or_not_there(state: State, wheelhouse: Path, tmp_path: Path) -> None:
+    put_base(state)
+    source = source_of(state, wheelhouse)
+    built = make(state, source, oci=tmp_path / "out" / "image")
+    index = json.loads((tmp_path / "out" / "image" / "index.json").read_text())
+    assert index["manifests"][0]["digest"] == built.digest
+    for blob in (tmp_path / "out" / "image" / "blobs" / "sha256").iterdir():
+        assert digest_of(blob.read_bytes()) == f"sha256:{blob.name}"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["image"]
+    with pytest.raises(ImageError, match="not an empty folder"):
+        make(state, source, oci=tmp_path / "out" / "image")
+
+
+def test_tag_of_somebody_else_is_not_overwritten(state: State, wheelhouse: Path) -> None:
+    put_base(state)
+    other = json.dumps({"config": {"digest": digest_of(b"{}")}, "layers": []}).encode()
+    state.blobs[digest_of(b"{}")] = b"{}"
+    state.manifests["mine"] = state.manifests[digest_of(other)] = (other, OCI)
+    with pytest.raises(ImageError, match="exists with other content"):
+        make(state, source_of(state, wheelhouse, tag="mine"))
+    make(state, source_of(state, wheelhouse, tag="mine"), force=True)
+
+
+def test_layer_bytes_depend_on_the_content_only(tmp_path: Path) -> None:
+    entries = [Entry("a/b/one", b"1"), Entry("a/two", b"2", executable=True)]
+    first, second = write_layer(entries, tmp_path / "one"), write_layer(entries, tmp_path / "two")
+    assert (first.digest, first.diff_id) == (second.digest, second.diff_id)
+
+
+def test_same_file_in_two_wheels_is_taken_once_and_a_clash_is_refused(tmp_path: Path) -> None:
+    write_layer([Entry("a", b"1"), Entry("a", b"1")], tmp_path / "one")
+    with pytest.raises(ImageError, match="different files of one name"):
+        write_layer([Entry("a", b"1"), Entry("a", b"2")], tmp_path / "two")
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/passwd", "a/../../evil"])
+def test_wheel_that_reaches_outside_is_refused(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / "evil-1-py3-none-any.whl", "w") as archive:
+        archive.writestr(name, "x")
+    with pytest.raises(ImageError, match="outside itself"):
+        list(wheel_entries([tmp_path / "evil-1-py3-none-any.whl"], "root"))
+
+
+def test_what_is_not_a_wheel_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.whl").write_bytes(b"junk")
+    with pytest.raises(ImageError) as error:
+        list(wheel_entries([tmp_path / "x.whl"], "root"))
+    assert error.value.where == str(tmp_path / "x.whl")
