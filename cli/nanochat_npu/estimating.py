@@ -23,6 +23,7 @@ from nanochat_npu.estimate import (
     Tier,
     estimate,
 )
+from nanochat_npu.estimate.inputs import CONVERSATION_TOKENS, TOY_CONVERSATION_TOKENS
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
 from nanochat_npu.plan import Plan, billed_npus
@@ -33,9 +34,6 @@ __all__ = ["Host", "Learnt", "check_budget", "check_price", "estimate_here", "es
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 LEDGER_FILE = "ledger.db"
 """As in `nanochat_npu.ledger`, which is imported only where there is one: SQLite is not needed for a first plan."""
-CONVERSATIONS = 444_071_936
-"""Tokens of an epoch of the chat mixture: 847 steps of 2^19 (leideng/nanochat-ascend, d20 fine-tuning)."""
-TOY_CONVERSATIONS = 400_000
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ def inputs_of(plan: Plan, host: Host | None = None) -> Inputs:
     return Inputs(
         run=plan.run, shape=plan.shape, horizon=plan.horizon, nodes=spec.resources.nodes, ranks_per_node=spec.ranks_per_node, chip=chip, stack=_stack(spec),
         billed_per_node=billed_npus(spec) // spec.resources.nodes if chip != "cpu" else 0, cores_per_rank=cores, memory_bytes=memory,
-        pulls_image=spec.backend is Backend.VOLCANO, conversations_tokens=TOY_CONVERSATIONS if toy else CONVERSATIONS,
+        pulls_image=spec.backend is Backend.VOLCANO, conversations_tokens=TOY_CONVERSATION_TOKENS if toy else CONVERSATION_TOKENS,
         site=Site(
             image_gb=assumed.image_gb, pull_gb_per_s=assumed.pull_gb_per_s, storage_gb_per_s=assumed.storage_gb_per_s,
             download_gb_per_s=assumed.download_gb_per_s, start_s=assumed.start_s,

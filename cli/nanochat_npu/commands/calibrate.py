@@ -17,7 +17,7 @@ from nanochat_npu.commands.submit import backend_of, spec_text
 from nanochat_npu.errors import JobFailed, UsageError
 from nanochat_npu.estimate import Calibration
 from nanochat_npu.estimate.actual import StepTimes, step_times
-from nanochat_npu.estimate.terms import validation_tokens
+from nanochat_npu.estimate.stages import validation_tokens
 from nanochat_npu.estimating import inputs_of, job_versions, this_host
 from nanochat_npu.follow import Options, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _

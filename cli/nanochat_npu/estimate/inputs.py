@@ -7,7 +7,13 @@ from typing import Literal
 from nanochat.contract import Horizon, ModelShape, RunConfig
 from nanochat_npu.estimate.hardware import Stack
 
-__all__ = ["Budget", "Electricity", "Inputs", "Price", "Site", "Storage"]
+__all__ = ["CONVERSATION_TOKENS", "TOY_CONVERSATION_TOKENS", "Budget", "Electricity", "Inputs", "Price", "Site", "Storage"]
+
+
+CONVERSATION_TOKENS = 444_071_936
+"""Tokens of an epoch of the chat mixture: 847 steps of 2^19 (leideng/nanochat-ascend, d20 fine-tuning)."""
+TOY_CONVERSATION_TOKENS = 400_000
+"""The same of the conversations that source toy generates."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class Inputs:
     cores_per_rank: float = 1.0
     memory_bytes: int | None = None
     pulls_image: bool = True
-    conversations_tokens: int = 444_071_936
+    conversations_tokens: int = CONVERSATION_TOKENS
     site: Site = field(default_factory=Site)
     price: Price | None = None
     storage: Storage | None = None

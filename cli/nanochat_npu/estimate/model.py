@@ -11,7 +11,8 @@ from nanochat_npu.estimate.inputs import Inputs
 from nanochat_npu.estimate.measured import Calibration, History, Match, Tier, match
 from nanochat_npu.estimate.memory import Memory, memory
 from nanochat_npu.estimate.money import Cost, cost_lines, draw_cost, with_price_range
-from nanochat_npu.estimate.terms import Rates, Term, rates, save_interval_s, terms
+from nanochat_npu.estimate.stages import terms
+from nanochat_npu.estimate.terms import Rates, Term, rates, save_interval_s
 
 __all__ = ["TIER_LN_SD", "Estimate", "Knowledge", "estimate", "likely_hours"]
 

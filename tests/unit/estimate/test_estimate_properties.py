@@ -11,7 +11,7 @@ from nanochat.contract import Stage
 from nanochat_npu.estimate import Electricity, Inputs, Price, Stack, Storage, estimate
 from nanochat_npu.estimate.levers import levers
 from nanochat_npu.estimate.memory import memory
-from nanochat_npu.estimate.terms import _STAGES
+from nanochat_npu.estimate.stages import STAGES
 
 FEW = settings(max_examples=15, deadline=None)
 depths = st.sampled_from([2, 4, 8, 12, 16, 20, 26, 32, 40])
@@ -122,7 +122,7 @@ def test_ten_thousand_draws_are_drawn() -> None:
 
 
 def test_every_stage_has_its_terms() -> None:
-    assert set(_STAGES) == set(Stage)
+    assert set(STAGES) == set(Stage)
 
 
 def test_saving_only_at_the_end_makes_failures_dearer() -> None:
