@@ -170,11 +170,18 @@ class _Hashing:
         return {"bytes": self.size, "sha256": self._hash.hexdigest()}
 
 
+def _on_host(content: Any) -> Any:
+    """The same with every tensor on the CPU: a file with NPU tensors opens only where torch_npu is installed."""
+    if isinstance(content, dict):
+        return {key: _on_host(value) for key, value in content.items()}
+    return content.cpu() if isinstance(content, Tensor) else content
+
+
 def _write_tensors(path: Path, content: Any) -> dict[str, Any]:
     """Size and checksum of a file with tensors, written and synced."""
     with path.open("wb") as file:
         hashing = _Hashing(file)
-        torch.save(content, hashing)  # type: ignore[arg-type]
+        torch.save(_on_host(content), hashing)  # type: ignore[arg-type]
         file.flush()
         os.fsync(file.fileno())
     return hashing.entry()

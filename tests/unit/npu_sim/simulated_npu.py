@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_flatten, tree_map
@@ -164,7 +165,18 @@ class _Computing(TorchDispatchMode):
         leaves_npu = target is not None and not to_npu
         wrapped = out if leaves_npu else tree_map(lambda t: _OnNpu(t) if isinstance(t, Tensor) else t, out)
         _check(func, [], _tensors(wrapped), self.seen)
-        return wrapped if leaves_npu else return_and_correct_aliasing(func, args, kwargs, wrapped)
+        stays = not leaves_npu and any(isinstance(t, _OnNpu) for t in inputs)
+        return return_and_correct_aliasing(func, args, kwargs, wrapped) if stays else wrapped
+
+
+class _NumbersFromTheHost(TorchFunctionMode):
+    """``torch.tensor([…], device=npu)`` copies from the host below what a Python device can see: two steps here."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.tensor and torch.device(kwargs.get("device") or "cpu").type == "npu":
+            return func(*args, **{**kwargs, "device": None}).to(NPU)
+        return func(*args, **kwargs)
 
 
 def _held(value: Any) -> Any:
@@ -185,18 +197,18 @@ def fake_npu() -> Iterator[Seen]:
 def computing_npu() -> Iterator[Seen]:
     """An NPU that computes on the CPU."""
     seen = Seen()
-    with _no_old_masks(), _Computing(seen):
+    with _no_old_masks(), _NumbersFromTheHost(), _Computing(seen):
         yield seen
 
 
 @contextmanager
 def _no_old_masks() -> Iterator[None]:
     """The trainer keeps one mask for each device; one simulated npu:0 is not another."""
-    attention._hidden_above_diagonal.cache_clear()
+    _MASKS.cache_clear()
     try:
         yield
     finally:
-        attention._hidden_above_diagonal.cache_clear()
+        _MASKS.cache_clear()
 
 
 def documented_fusion(
@@ -257,6 +269,7 @@ def npu_fusion_attention(query: Tensor, key: Tensor, value: Tensor, head_num: in
 
 
 _SDPA = attention._sdpa
+_MASKS = attention._hidden_above_diagonal
 
 
 def fused_sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
@@ -272,8 +285,18 @@ def torch_npu(fusion: Any = npu_fusion_attention) -> types.ModuleType:
     return module
 
 
+def _quiet(mode: Any) -> torch.no_grad:
+    """The no_grad that stands for an inference mode."""
+    if not hasattr(mode, "stand_in"):
+        mode.stand_in = torch.no_grad()
+    return mode.stand_in
+
+
 def install(monkeypatch: pytest.MonkeyPatch, fusion: Any = npu_fusion_attention) -> None:
     """Let the trainer find the simulated torch_npu, and draw numbers for npu:0 on the CPU."""
     monkeypatch.setitem(sys.modules, "torch_npu", torch_npu(fusion))
     monkeypatch.setattr(attention, "_sdpa", fused_sdpa)
+    # Tensors made by wrapping have no place in inference mode; without gradients is what it means here.
+    monkeypatch.setattr(torch.inference_mode, "__enter__", lambda self: torch.no_grad.__enter__(_quiet(self)))
+    monkeypatch.setattr(torch.inference_mode, "__exit__", lambda self, *error: torch.no_grad.__exit__(_quiet(self), *error))
     monkeypatch.setattr("nanochat.model.generator", lambda device, seed: torch.Generator().manual_seed(seed))
