@@ -38,7 +38,7 @@ DRIFT = 0.05
 
 StepsOption = Annotated[int, typer.Option("--steps", min=4, help=_("Optimiser steps to run."))]
 DropOption = Annotated[int, typer.Option("--drop", min=1, help=_("Steps at the beginning that do not count."))]
-CheapOption = Annotated[bool, typer.Option("--cheap", help=_("Three steps only; the interval of plans is twice as wide."))]
+CheapOption = Annotated[bool, typer.Option("--cheap", help=_("Four steps only; the interval of plans is twice as wide."))]
 FromOption = Annotated[
     str | None, typer.Option("--from-job", metavar="JOB", help=_("Take the steps of a job that ran here instead of running one."), show_default=False)
 ]

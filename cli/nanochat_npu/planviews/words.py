@@ -82,6 +82,8 @@ def basis(result: Estimate) -> str:
         )
         if record.cheap:
             text += "; " + _("micro-batches only, so the interval is twice as wide")
+    elif result.inputs.stack is Stack.UNKNOWN:
+        text = _("uncalibrated: the stack is not known; from fused to eager, which differ by a factor of 2.4")
     elif result.tier == "D":
         text = _("uncalibrated: {stack} was never measured on an NPU in public; from fused to eager").format(stack=result.inputs.stack)
     else:
