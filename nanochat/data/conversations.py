@@ -12,9 +12,12 @@ from nanochat.contract import DataSource, RunConfig
 from nanochat.data import toy
 from nanochat.errors import BadConfig, BadData
 
-__all__ = ["ConversationFile", "Conversations", "Listed", "Mixture", "open_conversations"]
+__all__ = ["ConversationFile", "Conversations", "Listed", "Mixture", "OfTask", "open_conversations", "skipped_records"]
 
 TOY_CONVERSATIONS = {"train": 4000, "val": 200}
+AUTO_MIXTURE = ("smoltalk", *3 * ("mmlu",), *4 * ("gsm8k",))
+"""What ``auto`` means where the text is not the tiny world's: upstream nanochat's mixture (karpathy/nanochat 92d63d4, ``scripts/chat_sft.py``)."""
+FINGERPRINTED = 1000
 VALIDATION_SHARE = 20
 
 
@@ -67,7 +70,7 @@ class Mixture:
     """
 
     def __init__(self, parts: Sequence[Conversations]) -> None:
-        self._parts = parts
+        self.parts = parts
         self._starts = [sum(map(len, parts[:i])) for i in range(len(parts) + 1)]
 
     def __len__(self) -> int:
@@ -76,13 +79,41 @@ class Mixture:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One of them."""
-        part = next(i for i in range(len(self._parts)) if index < self._starts[i + 1])
-        return self._parts[part][index - self._starts[part]]
+        part = next(i for i in range(len(self.parts)) if index < self._starts[i + 1])
+        return self.parts[part][index - self._starts[part]]
 
     @property
     def fingerprint(self) -> str:
         """Over the parts."""
-        return hashlib.sha256(" ".join(part.fingerprint for part in self._parts).encode()).hexdigest()
+        return hashlib.sha256(" ".join(part.fingerprint for part in self.parts).encode()).hexdigest()
+
+
+class OfTask:
+    """Examples of a task, or rows of its files, as conversations.
+
+    Args:
+        name: Of the task and split.
+        items: Each with its messages.
+    """
+
+    def __init__(self, name: str, items: Any) -> None:
+        self._name, self._items = name, items
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """One of them; nothing but the messages."""
+        return {"messages": self._items[index]["messages"]}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Over their number and a thousand of them: reading half a million on every rank would cost a minute."""
+        digest = hashlib.sha256(f"{self._name} {len(self)}".encode())
+        for i in range(0, len(self), max(1, len(self) // FINGERPRINTED)):
+            digest.update(json.dumps(self[i], sort_keys=True).encode())
+        return digest.hexdigest()
 
 
 class ConversationFile(Listed):
@@ -152,20 +183,36 @@ def open_conversations(run: RunConfig, split: str) -> Conversations:
         BadData: A file is unreadable or wrong.
         BadConfig: A name is not known.
     """
-    parts: list[Conversations] = []
-    for name in run.sft.data:
-        wanted = ("toy" if run.data.source == DataSource.TOY else "smoltalk") if name == "auto" else name
-        parts.append(_open_one(wanted, run, split))
+    auto = ("toy",) if run.data.source == DataSource.TOY else AUTO_MIXTURE
+    names = [name for entry in run.sft.data for name in (auto if entry == "auto" else (entry,))]
+    if split == "val":
+        names = list(dict.fromkeys(names))  # what is trained on more often is not measured more often
+    opened = {name: _open_one(name, run, split) for name in dict.fromkeys(names)}
+    parts = [opened[name] for name in names]
     if not parts:
         raise BadConfig("no conversations are named", where="run.sft.data")
     return parts[0] if len(parts) == 1 else Mixture(parts)
 
 
+def skipped_records(conversations: Conversations) -> list[str]:
+    """Where records were left out because they are wrong, and why."""
+    if isinstance(conversations, Mixture):
+        return [line for part in dict.fromkeys(conversations.parts) for line in skipped_records(part)]
+    return conversations.skipped if isinstance(conversations, ConversationFile) else []
+
+
 def _open_one(name: str, run: RunConfig, split: str) -> Conversations:
+    from nanochat.tasks.files import open_rows  # tasks read the tiny world's data, which is in this package
+    from nanochat.tasks.registry import TASKS, open_task
+
     if name == "toy":
         return Listed(toy.conversations(run.seed if split == "train" else run.seed + 1, TOY_CONVERSATIONS[split]))
     if name.endswith(".jsonl"):
         return ConversationFile(Path(name), split, run.sft.on_bad_record)
+    if name == "smoltalk":
+        return OfTask(f"{name} {split}", open_rows(run, name, "train" if split == "train" else "test"))
+    if name in TASKS:
+        return OfTask(f"{name} {split}", open_task(name, run, split))
     raise BadConfig(
-        f"{name!r} is not here", where="run.sft.data", hint="name a .jsonl file of conversations, or toy",
+        f"{name!r} is not known", where="run.sft.data", hint=f"name a .jsonl file of conversations, toy, smoltalk, or one of {', '.join(sorted(TASKS))}",
     )

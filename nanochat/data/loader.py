@@ -94,12 +94,16 @@ class Loader:
             BadConfig: The state belongs to other data, another tokenizer, seed or batch.
             BadData: The state does not fit.
         """
-        self.close()
+        self._drop_ahead()
         self._maker.restore(state)
         self._consumed = False
 
     def close(self) -> None:
-        """Ends the thread that makes batches ahead."""
+        """Ends all threads; no batch comes after that."""
+        self._drop_ahead()
+        self._maker.close()
+
+    def _drop_ahead(self) -> None:
         if self._ahead:
             self._ahead.close()
             self._ahead = None
@@ -183,7 +187,10 @@ def validation_batches(
         shape = (place.device_batch, place.sequence_len)
         steps = max(1, eval_tokens // (place.device_batch * place.sequence_len * place.world_size))
         maker = UpstreamBatches(corpus, tokenizer, place.rank, place.world_size, shape)
-        yield from (maker.make() for _ in range(steps))
+        try:
+            yield from (maker.make() for _ in range(steps))
+        finally:
+            maker.close()
         return
     total = max(1, eval_tokens // place.sequence_len)
     count = min(VALIDATION_STREAMS, total)

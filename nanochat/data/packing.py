@@ -60,6 +60,16 @@ class RowStats:
     documents: int = 0
     """Documents begun."""
 
+    def shares(self) -> dict[str, float]:
+        """What a person wants to know of it: how full rows are, and how much text is lost or begins in mid-document."""
+        places, met = self.tokens + self.padding_tokens, self.tokens + self.cropped_tokens
+        return {
+            "documents": self.documents,
+            "utilisation_frac": round(self.tokens / places, 4) if places else 0.0,
+            "cropped_frac": round(self.cropped_tokens / met, 4) if met else 0.0,
+            "continued_frac": round(self.continued_tokens / self.tokens, 4) if self.tokens else 0.0,
+        }
+
     def add(self, other: "RowStats") -> None:
         """Adds another's counts to these."""
         for name, value in vars(other).items():

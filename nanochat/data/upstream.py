@@ -10,6 +10,7 @@ is exact.
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = ["UpstreamBatches"]
 
 BUFFER_DOCUMENTS = 1000
 DOCUMENTS_AT_ONCE = 128
+THREADS = 4
 
 Reference = tuple[int, int, int]
 """Where a document is: file, row group, document."""
@@ -90,6 +92,7 @@ class UpstreamBatches:
                 f"no row group for rank {rank} of {world_size}: files have at most "
                 f"{max(map(len, corpus.groups_of_file), default=0)}", where=corpus.name, hint="set run.data.packing: bestfit",
             )
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tokens")
         self._restart([0, 0, 0, 0])
 
     def _restart(self, cursor: list[int]) -> None:
@@ -115,8 +118,9 @@ class UpstreamBatches:
 
     def _refill(self) -> None:
         while len(self._buffer) < BUFFER_DOCUMENTS:
-            for reference, text in next(self._texts):
-                self._buffer.add(reference, self._encode(text))
+            references, texts = zip(*next(self._texts), strict=True)
+            for reference, tokens in zip(references, self._pool.map(self._encode, texts), strict=True):
+                self._buffer.add(reference, tokens)
 
     def _encode(self, text: str) -> np.ndarray:
         return np.concatenate([np.asarray([self._tokenizer.bos_id], dtype=np.int32), self._tokenizer.encode_array(text)])
@@ -171,4 +175,5 @@ class UpstreamBatches:
             self._buffer.add((file, group, index), self._encode(groups[file, group][index]))
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Ends the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -56,7 +56,7 @@ def run(context: Context) -> dict[str, Any]:
     if manifest is not None:
         loop.resume(manifest)
     try:
-        return loop.run()
+        return {**loop.run(), "rows": loader.stats.shares()}
     finally:
         loader.close()
 

@@ -7,6 +7,7 @@ from nanochat.checkpoint import Checkpoints, Manifest, load_weights
 from nanochat.context import Context
 from nanochat.contract import ModelShape, Stage
 from nanochat.data import Place
+from nanochat.data.conversations import open_conversations, skipped_records
 from nanochat.data.sft import build_sft_loader, epoch_steps, sft_validation_batches
 from nanochat.errors import BadConfig, BadData
 from nanochat.evaluation import Evaluator
@@ -20,6 +21,8 @@ __all__ = ["check", "run"]
 
 STAGE = Stage.SFT.value
 BASE = Stage.PRETRAIN.value
+SHOWN = 10
+"""Skipped records that are named."""
 
 
 def check(context: Context) -> None:
@@ -30,6 +33,7 @@ def check(context: Context) -> None:
     """
     load_tokenizer(context)
     find_checkpoint(context, (BASE,))
+    context.peers.first_does(lambda: _open_data(context))
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -57,10 +61,20 @@ def run(context: Context) -> dict[str, Any]:
     loop.evaluate = lambda step: {"bpb": evaluator.bpb(model, step, batches)}
     if manifest is not None:
         loop.resume(manifest)
+    skipped = len(skipped_records(open_conversations(context.run, "train")))
     try:
-        return loop.run()
+        return {**loop.run(), "rows": loader.stats.shares(), "skipped_records": skipped}
     finally:
         loader.close()
+
+
+def _open_data(context: Context) -> None:
+    """Reads all conversations once, so that a wrong record is found, and told, before a model is built."""
+    skipped = skipped_records(open_conversations(context.run, "train"))
+    open_conversations(context.run, "val")
+    if skipped:
+        more = f"; and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
+        context.events.warn("records_skipped", f"{len(skipped)} conversations are left out: {'; '.join(skipped[:SHOWN])}{more}")
 
 
 def _place(context: Context, shape: ModelShape) -> Place:

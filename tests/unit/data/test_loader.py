@@ -198,6 +198,12 @@ def test_stats_tell_utilisation_and_cropping() -> None:
     stats: RowStats = one.stats
     assert stats.tokens == 5 * 12 * (LENGTH + 1) and stats.padding_tokens == stats.cropped_tokens == 0
     assert 0 < stats.continued_tokens < stats.tokens and stats.documents > 10
+    shares = stats.shares()
+    assert (shares["utilisation_frac"], shares["cropped_frac"]) == (1.0, 0.0) and 0 < shares["continued_frac"] < 1
+    assert RowStats(tokens=60, padding_tokens=40, cropped_tokens=20).shares() == {
+        "documents": 0, "utilisation_frac": 0.6, "cropped_frac": 0.25, "continued_frac": 0.0,
+    }
+    assert RowStats().shares()["utilisation_frac"] == 0.0
 
 
 def validation_rows(world_size: int, device_batch: int, eval_tokens: int, run: RunFile | None = None) -> set[tuple[int, ...]]:
