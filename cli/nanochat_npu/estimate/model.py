@@ -17,7 +17,9 @@ from nanochat_npu.estimate.terms import Rates, Term, rates, save_interval_s
 __all__ = ["TIER_LN_SD", "Estimate", "Knowledge", "estimate", "likely_hours"]
 
 TIER_LN_SD: dict[Tier, float] = {"A": 0.03, "B": 0.12}
-"""Spread of calibrated tiers; C and D take the stack's own."""
+"""Spread of calibrated tiers on NPUs (20-step medians against whole runs: within 1.7 %); C and D take the stack's own."""
+CPU_TIER_LN_SD: dict[Tier, float] = {"A": 0.10, "B": 0.20}
+"""On CPUs, which others use too and which boost and throttle (``dev/LOG.md``: calibrated runs on two shared cores)."""
 _NEAR_LN_SD = 0.10
 """HCCS inside a node is measured, so its error is small."""
 
@@ -146,8 +148,12 @@ def _tier(inputs: Inputs, found: Match) -> Tier:
     return "C" if stack_class(inputs.stack, inputs.chip) else "D"
 
 
+def _tier_ln_sd(inputs: Inputs, tier: Tier, stack: StackClass) -> float:
+    return (CPU_TIER_LN_SD if inputs.chip == "cpu" else TIER_LN_SD).get(tier, stack.ln_sd)
+
+
 def _spread(inputs: Inputs, tier: Tier, stack: StackClass, past: History, found: Match) -> Spread:
-    base = TIER_LN_SD.get(tier, stack.ln_sd)
+    base = _tier_ln_sd(inputs, tier, stack)
     record = found.calibration
     cheap = 2.0 if record is not None and record.cheap else 1.0
     drift = record.drift_ln_sd if record is not None else 0.0
@@ -176,7 +182,7 @@ def estimate(inputs: Inputs, knowledge: Knowledge | None = None) -> Estimate:
     if found.calibration is not None:
         other_stack = None
     tier = _tier(inputs, found)
-    past = history(known.past.get(tier, ()), TIER_LN_SD.get(tier, stack.ln_sd))
+    past = history(known.past.get(tier, ()), _tier_ln_sd(inputs, tier, stack))
     # One's own history shifts the speed itself, so that the terms show it.
     step = _calibrated(inputs, rates(inputs, stack), stack, found).scaled(math.exp(past.bias))
     other = rates(inputs, other_stack).scaled(math.exp(past.bias)) if other_stack else None
