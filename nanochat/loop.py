@@ -8,6 +8,7 @@ step, whoever got the signal or whose clock ran out.
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -189,12 +190,17 @@ class Loop:
             return self._forward_backward_masked()
         total = torch.zeros((), device=self.context.device.torch)
         share = 1.0 / (self.plan.grad_accum * self.context.comm.size)
-        for _ in range(self.plan.grad_accum):
+        for turn in range(self.plan.grad_accum):
             inputs, targets = self._next_batch()
             loss = self.model(inputs, targets) * share
-            loss.backward()
+            self._backward(loss, last=turn == self.plan.grad_accum - 1)
             total += loss.detach()
         return total
+
+    def _backward(self, loss: Tensor, *, last: bool) -> None:
+        """Backward pass; during a step's last one the sums over the ranks begin."""
+        with self.optimizer.overlapping() if last else nullcontext():
+            loss.backward()
 
     def _forward_backward_masked(self) -> Tensor:
         """As above with targets of which only some count: a batch without any is worth nothing, and not NaN."""
@@ -204,9 +210,9 @@ class Loop:
         everywhere = self.context.comm.sum_floats([float(counted)], self.context.device.torch)[0]
         self.context.heart.busy(self.context.events.stage, self.counters.step + 1)
         total = torch.zeros((), device=self.context.device.torch)
-        for inputs, targets in batches:
+        for turn, (inputs, targets) in enumerate(batches):
             loss = self.model(inputs, targets, reduction="sum") / max(everywhere, 1.0)
-            loss.backward()
+            self._backward(loss, last=turn == len(batches) - 1)
             total += loss.detach()
         return total
 

@@ -1,8 +1,11 @@
 """MuonAdamW over any number of ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from nanochat.distributed import Communicator
 from nanochat.optim.units import Fetch, ReplicatedUnit, StateShard, Unit
@@ -30,6 +33,32 @@ class MuonAdamW:
         self.comm = comm
         self.updates = 0
         """Updates done so far."""
+        self._started: set[int] = set()
+        self._left: list[int] | None = None
+        if comm.size > 1:
+            for number, unit in enumerate(self.units):
+                for _, param in unit.params:
+                    param.register_post_accumulate_grad_hook(partial(self._on_gradient, number))
+
+    @contextmanager
+    def overlapping(self) -> Iterator[None]:
+        """Around the last backward pass before a step: a unit's sum starts as soon as its last gradient is complete.
+
+        Ranks run the same graph, so their gradients, and with them the collectives, come in the same order.
+        """
+        self._left = [len(unit.params) for unit in self.units]
+        try:
+            yield
+        finally:
+            self._left = None
+
+    def _on_gradient(self, number: int, param: Tensor) -> None:
+        if self._left is None:
+            return
+        self._left[number] -= 1
+        if self._left[number] == 0:
+            self._started.add(number)
+            self.units[number].reduce()
 
     @torch.no_grad()
     def step(self, rates: Rates) -> None:
@@ -38,8 +67,10 @@ class MuonAdamW:
         All reductions start first and all gatherings end last, so that communication and arithmetic overlap.
         """
         self.updates += 1
-        for unit in self.units:
-            unit.reduce()
+        for number, unit in enumerate(self.units):
+            if number not in self._started:
+                unit.reduce()
+        self._started.clear()
         for unit in self.units:
             unit.update(rates, self.updates)
         for unit in self.units:
