@@ -14,7 +14,7 @@ __all__ = ["FIELDS", "VERSION", "EventKind", "encode", "parse_line", "parse_line
 
 VERSION = 1
 
-EventKind = Literal["step", "eval", "sample", "checkpoint", "stage", "warning", "done", "error"]
+EventKind = Literal["step", "eval", "sample", "checkpoint", "stage", "warning", "checks", "done", "error"]
 
 FIELDS: dict[str, dict[str, str]] = {
     "step": {
@@ -31,6 +31,7 @@ FIELDS: dict[str, dict[str, str]] = {
     "stage": {"status": "start, end or skip", "index": "position in run.stages, 0-based", "of": "number of stages", "took_s": ""},
     "warning": {"code": "short-word", "message": ""},
     "done": {"reason": "finished, session_limit", "resumable": "bool", "step": ""},
+    "checks": {"node": "", "took_s": "", "checks": "list of check, ok and, where not ok, code and message"},
     "error": {"code": "exit code", "name": "of the code", "message": "", "failed_rank": "", "step": ""},
 }
 """Fields of each kind of event beside v, event, stage, t, rank, attempt."""

@@ -151,6 +151,8 @@ def _run(command: Sequence[str], show: Show) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
     if code != 0:
         raise ImageError(
             _("{command} failed with {code}:\n{lines}").format(command=" ".join(command[:2]), code=code, lines="\n".join("  | " + line for line in last if line)),

@@ -1,0 +1,26 @@
+"""The folder of training text is there and readable, where the job does not fill it itself."""
+
+import os
+from pathlib import Path
+
+from nanochat.contract import DataSource, RunFile, Stage
+from nanochat.errors import BadData
+from nanochat.launch.settings import LaunchSettings
+
+__all__ = ["check"]
+
+
+def check(settings: LaunchSettings, run: RunFile) -> None:
+    """Look into run.data.dir before NPUs are held.
+
+    Raises:
+        BadData: It is missing or may not be read.
+    """
+    data = run.run.data
+    if data.source != DataSource.FOLDER or data.dir is None or not {Stage.TOKENIZER, Stage.PRETRAIN} & set(run.run.stages):
+        return
+    folder = Path(data.dir)
+    if not folder.is_dir():
+        raise BadData("there is no such folder", where=str(folder), hint="mount it: storage.data.path and run.data.dir must agree")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise BadData(f"user {os.getuid()} may not read it", where=str(folder), hint="security.fs_group, or the modes on the volume")

@@ -1,0 +1,252 @@
+"""Checks at start: each planted fault is caught and named, with its exit code, before a rank starts."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nanochat.contract import ExitCode, RunConfig, RunFile, World
+from nanochat.errors import BadConfig, BadData, DeviceLost, NotReady, TrainerError
+from nanochat.launch import checks
+from nanochat.launch.checks import busy, cann, data_folder, devices, hccl_settings, memory_disk, peers, user, versions
+from nanochat.launch.settings import LaunchSettings
+
+
+def settings_of(folder: Path, **changes: object) -> LaunchSettings:
+    values: dict[str, object] = {
+        "job_dir": folder, "run_file": folder / "run.json", "nodes": 1, "node_rank": 0, "ranks_per_node": 8, "master_addr": "127.0.0.1", "master_port": 29500, "attempt": 0,
+    }
+    return LaunchSettings(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def run_of(device: str = "npu", **run: object) -> RunFile:
+    return RunFile(job="job", run=RunConfig.model_validate({"stages": ["pretrain"], **run}), world=World.model_validate({"ranks_per_node": 8, "device": device}))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """The root of a healthy node: eight NPUs, driver 25.0.0, CANN, two NICs."""
+    for name in [f"davinci{number}" for number in range(8)] + ["davinci_manager", "devmm_svm", "hisi_hdc"]:
+        (tmp_path / "dev").mkdir(exist_ok=True)
+        (tmp_path / "dev" / name).touch()
+    (tmp_path / "usr/local/Ascend/driver").mkdir(parents=True)
+    (tmp_path / "usr/local/Ascend/driver/version.info").write_text("Version=25.0.0\nascendhal_version=7.35\n")
+    (tmp_path / "usr/local/Ascend/cann").mkdir()
+    for nic in ("lo", "eth0"):
+        (tmp_path / "sys/class/net" / nic).mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def healthy_env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("ASCEND_HOME_PATH", "/usr/local/Ascend/cann")
+    monkeypatch.setenv("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
+    return monkeypatch
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_healthy_node_passes(node: Path, healthy_env: pytest.MonkeyPatch) -> None:
+    settings, run = settings_of(node), run_of()
+    devices.check(settings, run, node)
+    cann.check(settings, run, node)
+    hccl_settings.check(settings, run, {"HCCL_CONNECT_TIMEOUT": "1200", "HCCL_SOCKET_IFNAME": "=eth0", "HCCL_IF_IP": "127.0.0.1", "HCCL_RDMA_TC": "132"}, node)
+
+
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [
+        (lambda dev: [path.unlink() for path in dev.glob("davinci[0-9]*")], "no NPU in this container"),
+        (lambda dev: (dev / "hisi_hdc").unlink(), "hisi_hdc missing"),
+        (lambda dev: (dev / "davinci7").unlink(), "7 NPUs .* for 8 ranks"),
+    ],
+    ids=["no NPU", "no driver node", "one NPU short"],
+)
+def test_missing_devices(node: Path, healthy_env: pytest.MonkeyPatch, plant: Callable[[Path], object], message: str) -> None:
+    plant(node / "dev")
+    with pytest.raises(DeviceLost, match=message) as error:
+        devices.check(settings_of(node), run_of(), node)
+    assert error.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_devices_of_another_user(node: Path, healthy_env: pytest.MonkeyPatch) -> None:
+    for path in (node / "dev").iterdir():
+        path.chmod(0o660)
+    child = os.fork()
+    if child == 0:
+        os.setgid(4242)
+        os.setuid(4242)
+        os._exit(0 if all(not os.access(node / "dev" / f"davinci{n}", os.R_OK) for n in range(8)) else 1)
+    os.waitpid(child, 0)
+    healthy_env.setattr(devices.os, "access", lambda path, mode: "davinci3" not in str(path))
+    with pytest.raises(BadConfig, match="may not open NPU 3"):
+        devices.check(settings_of(node), run_of(), node)
+
+
+@pytest.mark.parametrize("mask", ["3,1,2", "0,8", "0,0", "a,b", "0,"])
+def test_mask_that_hides_npus_without_a_word(node: Path, healthy_env: pytest.MonkeyPatch, mask: str) -> None:
+    healthy_env.setenv("ASCEND_RT_VISIBLE_DEVICES", mask)
+    with pytest.raises(BadConfig, match="ascending list") as error:
+        devices.check(settings_of(node), run_of(), node)
+    assert error.value.where == "ASCEND_RT_VISIBLE_DEVICES"
+
+
+def test_npu_that_is_held_by_another_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "npu-smi", "echo 'dcmi model initialized failed, because the device is used. ret is -8005'; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(DeviceLost, match=r"held by another container: .*-8005"):
+        busy.check(settings_of(tmp_path), run_of())
+
+
+def test_npu_smi_that_is_content_or_cannot_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(busy, "TIMEOUT_S", 0.2)
+    for text in ("echo all fine", "echo broken >&2; exit 3", "exec sleep 5"):
+        program(tmp_path, "npu-smi", text)
+        busy.check(settings_of(tmp_path), run_of())
+
+
+def test_cann_environment_not_loaded(node: Path, healthy_env: pytest.MonkeyPatch) -> None:
+    healthy_env.delenv("ASCEND_HOME_PATH")
+    healthy_env.delenv("ASCEND_TOOLKIT_HOME", raising=False)
+    with pytest.raises(BadConfig, match="not loaded"):
+        cann.check(settings_of(node), run_of(), node)
+
+
+def test_cann_that_is_not_in_the_image(node: Path, healthy_env: pytest.MonkeyPatch) -> None:
+    healthy_env.setenv("ASCEND_HOME_PATH", "/usr/local/Ascend/cann-9.1.0")
+    with pytest.raises(BadConfig, match="not in this image"):
+        cann.check(settings_of(node), run_of(), node)
+
+
+def test_driver_too_old(node: Path, healthy_env: pytest.MonkeyPatch) -> None:
+    (node / "usr/local/Ascend/driver/version.info").write_text("Version=22.0.4\n")
+    with pytest.raises(BadConfig, match=r"driver 22\.0\.4 knows no expandable segments"):
+        cann.check(settings_of(node), run_of(), node)
+    healthy_env.setenv("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:False")
+    cann.check(settings_of(node), run_of(), node)
+
+
+@pytest.mark.parametrize("text", ["", "junk\xff", "Version=\n", "Version=abc\n"])
+def test_driver_file_of_any_shape_is_survived(node: Path, text: str) -> None:
+    (node / "usr/local/Ascend/driver/version.info").write_bytes(text.encode("latin-1"))
+    assert cann.driver_version(node) is None
+
+
+@pytest.mark.parametrize(("torch", "npu", "right"), [("2.12.0+cpu", "2.12.0", True), ("2.9.0", "2.9.0.post6", True), ("2.12.0", "2.11.0", False), ("2.9.1", "2.9.0.post2", False), ("2.12.0", "2.12.0rc1", True)])
+def test_torch_npu_fits_its_own_torch_only(torch: str, npu: str, right: bool) -> None:
+    assert versions.fits(torch, npu) is right
+
+
+@pytest.mark.parametrize(
+    ("installed", "message"),
+    [({"torch": "2.12.0"}, "not installed: torch_npu"), ({"torch": "2.12.0", "torch_npu": "2.11.0"}, "does not load beside torch"),
+     ({"torch": "2.12.0+cu130", "torch_npu": "2.12.0"}, "CUDA build"), ({"torch": "2.12.0", "torch_npu": "2.12.0", "nvidia-cuda-runtime": "13"}, "CUDA build")],
+)
+def test_versions_that_do_not_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], message: str) -> None:
+    monkeypatch.setattr(versions, "_installed", installed.get)
+    with pytest.raises(BadConfig, match=message):
+        versions.check(settings_of(tmp_path), run_of())
+
+
+@pytest.mark.parametrize(("number", "message"), [(4242, "sees no NPU"), (1000, "no entry in /etc/passwd")])
+def test_user_to_whom_the_driver_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(user.os, "getuid", lambda: number)
+    monkeypatch.setattr(user.pwd, "getpwuid", nobody)
+    with pytest.raises(BadConfig, match=message):
+        user.check(settings_of(tmp_path), run_of())
+
+
+def test_shared_memory_of_64_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = os.statvfs(tmp_path)
+    small = os.statvfs_result((4096, 4096, 16384, 16384, 16384, *list(found)[5:]))
+    monkeypatch.setattr(memory_disk.os, "statvfs", lambda _: small)
+    with pytest.raises(BadConfig, match="64 MiB for 8 ranks"):
+        memory_disk.check_shm(settings_of(tmp_path), run_of(), tmp_path)
+    memory_disk.check_shm(settings_of(tmp_path), run_of("cpu"), tmp_path)
+
+
+def test_disk_without_room_for_one_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = os.statvfs(tmp_path)
+    full = os.statvfs_result((4096, 4096, 1000, 10, 10, *list(found)[5:]))
+    monkeypatch.setattr(memory_disk.os, "statvfs", lambda _: full)
+    with pytest.raises(BadConfig, match=r"0\.0 GB free, one checkpoint takes up to 10\.8 GB"):
+        memory_disk.check_disk(settings_of(tmp_path), run_of(model={"depth": 20}))
+
+
+def test_too_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_disk.resource, "getrlimit", lambda _: (256, 512))
+    with pytest.raises(BadConfig, match="512 open files"):
+        memory_disk.check_files(settings_of(tmp_path), run_of())
+
+
+def test_data_folder_missing(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="no such folder"):
+        data_folder.check(settings_of(tmp_path), run_of("cpu", data={"source": "folder", "dir": str(tmp_path / "corpus")}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("HCCL_CONNECT_TIMEOUT", "60"), ("HCCL_CONNECT_TIMEOUT", "1200s"), ("HCCL_RDMA_TC", "130"), ("HCCL_RDMA_SL", "8"), ("HCCL_BUFFSIZE", "0"),
+     ("HCCL_IF_BASE_PORT", "65530"), ("HCCL_RDMA_TIMEOUT", "21"), ("HCCL_IF_IP", "not-an-address"), ("HCCL_IF_IP", "192.0.2.77"), ("HCCL_SOCKET_IFNAME", "=eth1")],
+)
+def test_hccl_values_out_of_range(node: Path, name: str, value: str) -> None:
+    with pytest.raises(BadConfig) as error:
+        hccl_settings.check(settings_of(node), run_of(), {name: value}, node)
+    assert error.value.where == name
+
+
+def test_workers_without_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VC_WORKER_HOSTS", "a-0.a,a-1.a,a-2.a")
+    moments = iter([0.0, 1.0, 700.0])
+    monkeypatch.setattr(peers.time, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(peers.time, "sleep", lambda _: None)
+
+    def resolve(host: str) -> str:
+        if host == "a-2.a":
+            raise socket.gaierror
+        return "10.0.0.1"
+
+    with pytest.raises(NotReady, match=r"1 of 3 workers have no address: a-2\.a"):
+        peers.check_names(settings_of(tmp_path, nodes=3), run_of(), resolve)
+
+
+def test_clock_that_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(peers.time, "time", lambda: now + 300)
+    with pytest.raises(BadConfig, match=r"300 s apart|299 s apart"):
+        peers.check_clock(settings_of(tmp_path), run_of())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_table_shows_everything_and_the_first_failure_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "VC_WORKER_HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HCCL_RDMA_SL", "9")
+    with pytest.raises(TrainerError) as error:
+        checks.run_checks(settings_of(tmp_path), run_of())
+    out, err = capsys.readouterr()
+    event = json.loads(out)
+    failed = {entry["check"]: entry["code"] for entry in event["checks"] if not entry["ok"]}
+    assert event["event"] == "checks"
+    assert failed["NPUs"] == ExitCode.DEVICE_LOST
+    assert {"CANN and driver", "HCCL settings"} <= set(failed)
+    assert str(error.value) in err
+    assert "workers' names" not in err, "nobody waits for names on a node that is broken"
+
+
+def test_a_cpu_job_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checks.run_checks(settings_of(tmp_path, ranks_per_node=1), run_of("cpu", model={"depth": 2}))
+    assert capsys.readouterr() == ("", "")
