@@ -17,6 +17,7 @@ from nanochat.data import Batch, Place, validation_batches
 from nanochat.engine import Engine, Sampling
 from nanochat.model import GPT
 from nanochat.rollouts import Rollouts, pass_at_k
+from nanochat.tasks.choices import ChoiceTask, score_choices
 from nanochat.tasks.common import Score, Task, score
 from nanochat.tasks.toy import toy_tasks
 from nanochat.tokenizer import Tokenizer
@@ -77,10 +78,10 @@ class Evaluator:
             batches = open_batches() if open_batches else self._validation()
             return nats_and_bytes(model, batches, sizes, check=self.context.tick)
 
-        parts = self._together("bpb", own)
+        parts = self.together("bpb", own)
         nats, size = sum(part[0] for part in parts), sum(part[1] for part in parts)
         value = nats / (math.log(2) * size) if size else math.nan
-        self._tell(step=step, name="bpb", value=value)
+        self.tell(step=step, name="bpb", value=value)
         return value
 
     def _validation(self) -> Iterable[Batch]:
@@ -91,7 +92,7 @@ class Evaluator:
         )
 
     def answers(self, model: GPT, task: Task, step: int, limit: int | None = None, max_new_tokens: int = 64) -> Score:
-        """Answers to a task, each rank its share.
+        """Answers to a task, each rank its share; multiple choice by the likeliest letter, anything else as it is written.
 
         Raises:
             EvaluationFailed: On every rank, if it failed on one.
@@ -100,16 +101,19 @@ class Evaluator:
         engine = Engine(model, self.tokenizer)
 
         def own() -> dict[str, object]:
+            if isinstance(task, ChoiceTask):
+                chosen = range(peers.rank, min(len(task), limit or len(task)), peers.size)
+                return asdict(score_choices(model, self.tokenizer, task, chosen, check=self.context.tick))
             return asdict(
                 score(engine, task, rank=peers.rank, world_size=peers.size, limit=limit, max_new_tokens=max_new_tokens)
             )
 
-        parts = self._together(task.name, own)
+        parts = self.together(task.name, own)
         total = Score(
             task.name, sum(part["correct"] for part in parts), sum(part["total"] for part in parts),
             tuple(tuple(entry) for part in parts for entry in part["wrong"])[:5],
         )
-        self._tell(step=step, name=task.name, value=total.accuracy, correct=total.correct, total=total.total)
+        self.tell(step=step, name=task.name, value=total.accuracy, correct=total.correct, total=total.total)
         return total
 
     def toy_answers(self, model: GPT, step: int) -> dict[str, Score]:
@@ -131,11 +135,11 @@ class Evaluator:
                 solved += rollouts.solved([example])
             return solved
 
-        solved = [count for part in self._together("pass@k", own) for count in part]
+        solved = [count for part in self.together("pass@k", own) for count in part]
         values = {}
         for budget in sorted({1, k}):
             values[f"pass@{budget}"] = sum(pass_at_k(rollouts.samples, count, budget) for count in solved) / len(solved)
-            self._tell(step=step, name=f"pass@{budget}", value=values[f"pass@{budget}"], total=len(solved))
+            self.tell(step=step, name=f"pass@{budget}", value=values[f"pass@{budget}"], total=len(solved))
         return values
 
     def samples(self, model: GPT, step: int) -> None:
@@ -147,7 +151,7 @@ class Evaluator:
         for prompt, completion in zip(prompts, engine.complete(ids, sampling), strict=True):
             self.context.events.emit("sample", step=step, prompt=prompt, text=engine.text(completion))
 
-    def _together(self, name: str, own: Callable[[], T]) -> list[T]:
+    def together(self, name: str, own: Callable[[], T]) -> list[T]:
         """Every rank's result in order of ranks."""
         try:
             report: dict[str, object] = {"result": own()}
@@ -160,6 +164,7 @@ class Evaluator:
             raise EvaluationFailed(f"{name}: {problem}")
         return [entry["result"] for entry in reports]  # type: ignore[misc]
 
-    def _tell(self, **fields: object) -> None:
+    def tell(self, **fields: object) -> None:
+        """An event ``eval`` of rank 0."""
         if self.context.is_first:
             self.context.events.emit("eval", **fields)

@@ -63,7 +63,7 @@ class DataConfig(_Strict):
         "long documents (kept for comparison).",
     )
     tasks_dir: str | None = Field(
-        None, description="Folder of the tasks' examples, TASK/SPLIT.parquet or .jsonl; default: tasks beside the shards."
+        None, description="Folder of the tasks' examples, TASK/SPLIT.parquet or .jsonl; default: tasks in data.dir."
     )
     toy_documents: PositiveInt = Field(6000, description="Documents that source toy generates.")
 

@@ -214,5 +214,5 @@ def _open_one(name: str, run: RunConfig, split: str) -> Conversations:
     if name in TASKS:
         return OfTask(f"{name} {split}", open_task(name, run, split))
     raise BadConfig(
-        f"{name!r} is not known", where="run.sft.data", hint=f"name a .jsonl file of conversations, toy, smoltalk, or one of {', '.join(sorted(TASKS))}",
+        f"{name!r} is not here", where="run.sft.data", hint=f"name a .jsonl file of conversations, toy, smoltalk, or one of {', '.join(sorted(TASKS))}",
     )
