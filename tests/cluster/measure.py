@@ -1,4 +1,4 @@
-"""Measurements of the cluster side for dev/LOG.md: ``python tests/cluster/measure.py [submit] [follow MINUTES] [list]``.
+"""Measurements of the cluster side for dev/LOG.md: ``python tests/cluster/measure.py [submit] [explain] [follow MINUTES] [list]``.
 
 Not a test: figures, not verdicts. Runs its own control plane with the stand-in (or real Volcano, see `plane`).
 """
@@ -69,6 +69,23 @@ def measure_submit(cluster: Cluster) -> None:
         took, cpu = time.perf_counter() - begun, time.process_time() - cpu
         print(f"submit of {workers} workers: {took:.2f} s wall, {cpu:.2f} s CPU, {sum(kube.requests.values())} requests {kube.requests}", flush=True)
         cluster.backend.control.delete(f"s{workers}")
+
+
+def measure_explain(cluster: Cluster, nodes: int) -> None:
+    """`explain` of a job that waits, with so many nodes."""
+    from nanochat_npu.cluster.gather import gather
+    from nanochat_npu.explain import explain
+
+    cluster.submit(name="wide", resources={"nodes": 2}, cluster={"node_selector": {"accelerator-type": "card-910b-2"}})
+    cluster.until("waiting", lambda view: bool(view.reason), "wide")
+    kube = cluster.backend.kube
+    kube.requests.clear()
+    begun, cpu = time.perf_counter(), time.process_time()
+    facts = gather(kube, cluster.namespace, "wide").facts
+    read = time.perf_counter() - begun
+    answer = explain(facts)
+    took, cpu = time.perf_counter() - begun, time.process_time() - cpu
+    print(f"explain with {nodes} nodes: {took:.2f} s, of which reading {read:.2f} s ({cpu:.2f} s CPU, {sum(kube.requests.values())} requests): {answer.rule} {answer.cause}", flush=True)
 
 
 def measure_follow(cluster: Cluster, minutes: float) -> None:
@@ -142,8 +159,12 @@ def main(words: list[str]) -> None:
         cluster = Cluster.make(plane, "measure")
         if not words or "submit" in words:
             measure_submit(cluster)
+        if not words or "explain" in words:
+            for number in range(4, 1000):
+                plane.add_node(f"npu-{number:03d}")
+            measure_explain(cluster, 1000)
         if not words or "follow" in words:
-            for number in range(4, 520):
+            for number in range(4, 520) if words else ():
                 plane.add_node(f"npu-{number:03d}")
             minutes = float(words[words.index("follow") + 1]) if "follow" in words else 10.0
             measure_follow(cluster, minutes)

@@ -26,7 +26,9 @@ def model(cluster: Cluster) -> Iterator[list[Any]]:
     asked: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
-        """OpenAI's protocol, as far as a conversation needs it."""
+        """OpenAI's protocol, as far as a conversation needs it; chunked, as our server streams."""
+
+        protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             """Healthy."""
@@ -41,10 +43,17 @@ def model(cluster: Cluster) -> Iterator[list[Any]]:
             asked.append(messages)
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             for word in messages[-1]["content"].split():
-                self.wfile.write(f"data: {json.dumps({'choices': [{'delta': {'content': word[::-1] + ' '}}]})}\n\n".encode())
-            self.wfile.write(b"data: [DONE]\n\n")
+                self.chunk(f"data: {json.dumps({'choices': [{'delta': {'content': word[::-1] + ' '}}]})}\n\n")
+            self.chunk("data: [DONE]\n\n")
+            self.chunk("")
+
+        def chunk(self, text: str) -> None:
+            """One chunk; an empty one ends the answer."""
+            data = text.encode()
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
         def log_message(self, format: str, *args: Any) -> None:
             """Quiet."""
@@ -60,7 +69,7 @@ def test_a_conversation_goes_through_the_api_server(cluster: Cluster, model: lis
     cluster.submit()
     cluster.until_phase("Running")
     with Forward(cluster.backend.kube, cluster.namespace, "train-worker-0", PORT) as forward:
-        for said in ("hello world", "x " * 50_000):  # the second is larger than one message of the tunnel
+        for said in ("hello world", " ".join(["x" * 20_000] * 8)):  # the second is larger than one message of the tunnel
             assert "".join(answer(forward.url, [{"role": "user", "content": said}])) == " ".join(word[::-1] for word in said.split()) + " "
     assert len(model) == 2
 

@@ -1,7 +1,8 @@
 """A port of a pod as a port of this computer: one websocket for each connection, as ``kubectl port-forward`` does.
 
 Channel protocol (v4): the first byte of a message is its channel, 0 for data and 1 for an error; the first message on each
-carries the port number and nothing else.
+carries the port number and nothing else. The protocol has no half-close: a server that marks the end of an answer only by closing
+the connection (HTTP/1.0) keeps its client waiting. Ours sends lengths or chunks.
 """
 
 import contextlib
