@@ -184,6 +184,11 @@ def prefers_blocks(device: torch.device) -> bool:
     return device.type == Kind.CPU
 
 
+def prefers_fused_adamw(device: torch.device) -> bool:
+    """Whether torch's fused AdamW is used. Not on an NPU: its step count would be a 0-D tensor, and its bf16 rounding is its own."""
+    return device.type == Kind.CPU
+
+
 def pick(wanted: str = "auto", local_rank: int = 0) -> Device:
     """The device of a rank.
 

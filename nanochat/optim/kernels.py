@@ -8,10 +8,13 @@ arXiv:2603.28254; Frobenius renormalisation arXiv:2602.21545; NorMuon arXiv:2510
 upstream nanochat's (karpathy/nanochat 92d63d4, ``nanochat/optim.py``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from nanochat.device import prefers_fused_adamw
 
 __all__ = ["AdamWRule", "MuonRule", "adamw_update", "muon_update", "orthogonalise"]
 
@@ -23,6 +26,8 @@ POLAR_EXPRESS = (
     (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
     (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
 )
+RESTART = 3
+"""Steps of Polar Express after which the Gram matrix of long matrices is made anew."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,9 @@ def adamw_update(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tenso
         lr: Learning rate of this update.
         step: Number of this update, counted from 1 (bias correction).
     """
+    if prefers_fused_adamw(param.device):
+        _fused_adamw(param, grad, exp_avg, exp_avg_sq, rule, lr, step)
+        return
     p, g, m, v = (t.float() for t in (param, grad, exp_avg, exp_avg_sq))
     p.mul_(1 - lr * rule.weight_decay)
     m.lerp_(g, 1 - rule.beta1)
@@ -64,18 +72,51 @@ def adamw_update(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tenso
             kept.copy_(new)
 
 
-def orthogonalise(x: Tensor) -> Tensor:
-    """Nearly the nearest semi-orthogonal matrices to a stack (K, m, n), by five steps of Polar Express, in x's dtype.
+def _fused_adamw(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, rule: AdamWRule, lr: float, step: int) -> None:
+    """Torch's one-pass kernel, which computes in fp32 as well; a quarter of the time on a CPU."""
+    torch._fused_adamw_(
+        [param], [grad], [exp_avg], [exp_avg_sq], [], [torch.full((), float(step))], lr=lr, beta1=rule.beta1, beta2=rule.beta2,
+        weight_decay=rule.weight_decay, eps=rule.eps, amsgrad=False, maximize=False,
+    )
 
-    The product is always on the shorter side, so that the Gram matrix is the small one.
+
+def orthogonalise(x: Tensor) -> Tensor:
+    """Nearly the nearest semi-orthogonal matrices to a stack (K, m, n) of norms below 1, in x's dtype.
+
+    Five steps of Polar Express. A step is X <- X·(a·I + b·A + c·A²) with the Gram matrix A on the shorter side. For matrices
+    that are at least twice as long as wide the factors are gathered on the small side and X is multiplied once for several
+    steps (A' = P·A·P, since all of them commute); one restart from a fresh Gram matrix keeps small singular values exact.
+    Relative error against fp64 for 4 : 1 matrices, singular values falling by e⁻⁸: 1e-5 in fp32, as step by step; 0.13 in
+    bf16, as step by step. Flops for 4 : 1: 0.6 of step by step.
     """
     tall = x.size(-2) > x.size(-1)
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) * 1.01 + 1e-6)
+    if max(x.size(-2), x.size(-1)) < 2 * min(x.size(-2), x.size(-1)):
+        return _step_by_step(x, tall)
+    for part in (POLAR_EXPRESS[:RESTART], POLAR_EXPRESS[RESTART:]):
+        factor = _gathered(x.mT @ x if tall else x @ x.mT, part)
+        x = torch.bmm(x, factor) if tall else torch.bmm(factor, x)
+    return x
+
+
+def _step_by_step(x: Tensor, tall: bool) -> Tensor:
     for a, b, c in POLAR_EXPRESS:
         gram = x.mT @ x if tall else x @ x.mT
         poly = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, x, poly, beta=a) if tall else torch.baddbmm(x, poly, x, beta=a)
     return x
+
+
+def _gathered(gram: Tensor, steps: Sequence[tuple[float, float, float]]) -> Tensor:
+    """The product of several steps' factors (K, n, n), from the Gram matrix before the first of them."""
+    total: Tensor | None = None
+    for number, (a, b, c) in enumerate(steps, 1):
+        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor.diagonal(dim1=-2, dim2=-1).add_(a)
+        total = factor if total is None else torch.bmm(total, factor)
+        if number < len(steps):
+            gram = torch.bmm(torch.bmm(gram, factor), factor)
+    assert total is not None
+    return total
 
 
 def muon_update(
@@ -97,14 +138,18 @@ def muon_update(
     """
     momentum_buffer.lerp_(grads, 1 - momentum)
     x = grads.lerp_(momentum_buffer, momentum).to(dtype)  # Nesterov
-    row_norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-    mean_norm = torch.linalg.vector_norm(row_norms, dim=-2, keepdim=True) / x.size(-2) ** 0.5
-    x = x * (mean_norm / row_norms.clamp_min(1e-6)).to(dtype)
-    x = orthogonalise(x).to(params.dtype)
+    x = orthogonalise(x.mul_(_equilibrated(x).to(dtype))).to(params.dtype)
     x.mul_(_variance_scale(x, second_moment, rule.beta2))
     if weight_decay:  # cautious: decay only what the update pushes the same way
         params.sub_(params * (x * params >= 0), alpha=lr * weight_decay)
     params.sub_(x, alpha=lr)
+
+
+def _equilibrated(x: Tensor) -> Tensor:
+    """Factor for every row of x (K, m, n): brings rows to one norm (MuonEq), then the whole to a norm just below 1."""
+    norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    scale = torch.linalg.vector_norm(norms, dim=-2, keepdim=True) / x.size(-2) ** 0.5 / norms.clamp_min(1e-6)
+    return scale / torch.linalg.vector_norm(norms.mul_(scale), dim=-2, keepdim=True).mul_(1.01).add_(1e-6)
 
 
 def _variance_scale(x: Tensor, second_moment: Tensor, beta2: float) -> Tensor:

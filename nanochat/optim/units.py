@@ -202,11 +202,11 @@ class StackUnit(Unit):
                 yield rank * self._per_rank + i, number
 
     def reduce(self) -> None:
-        first = self.params[0][1]
-        stack = first.new_zeros((self._per_rank * self._comm.size, *first.shape))
+        nothing = torch.zeros_like(self.params[0][1])
+        by_slot = [nothing] * (self._per_rank * self._comm.size)
         for slot, number in self._slots():
-            stack[slot] = _grad(self.params[number][1])
-        self._reduced = self._comm.reduce_scatter(stack)
+            by_slot[slot] = _grad(self.params[number][1])
+        self._reduced = self._comm.reduce_scatter(torch.stack(by_slot))
 
     def update(self, rates: Rates, step: int) -> None:
         assert self._reduced is not None
