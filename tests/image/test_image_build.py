@@ -240,3 +240,19 @@ def test_load_spec_is_what_a_person_would_use(registry: str, base: str, tmp_path
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(plan.spec.model_dump(mode="json", exclude_defaults=True)))
     assert load_spec(str(path)).spec.image == plan.spec.image
+
+
+def test_cpu_image_for_trials_is_built_the_same_way(base: str, by_buildah: tuple[BuildInput, Built]) -> None:
+    root = Path(__file__).parents[2]
+    run(
+        "buildah", "build", "--isolation", "chroot", "--tls-verify=false", "--build-arg", f"BASE={base}", "--ignorefile", "docker/cpu.Dockerfile.dockerignore",
+        "-f", "docker/cpu.Dockerfile", "-t", "cpu-trial", ".", cwd=root,
+    )
+    container = run("buildah", "from", "--pull-never", "cpu-trial")
+    try:
+        assert run("buildah", "run", "--isolation", "chroot", container, "/bin/bash", "/opt/nanochat/entrypoint.sh", "--version").startswith("nanochat ")
+        assert run("buildah", "run", "--isolation", "chroot", container, "id", "-u") == "1000"
+        assert run("buildah", "run", "--isolation", "chroot", container, "sh", "-c", "ls /opt/nanochat/code").split() == ["nanochat"]
+    finally:
+        run("buildah", "rm", container)
+        run("buildah", "rmi", "--force", "cpu-trial")
