@@ -223,7 +223,7 @@ class Checkpoints:
         final = layout.checkpoint_dir(self.job_dir, self.stage, snapshot.step)
         partial = final.with_name(f"{final.name}.partial")
         problem = self.peers.share(self._make_room(partial) if self.peers.is_first else None)
-        report = self._write_own(partial, snapshot) if not problem else {"error": problem}
+        report: dict[str, Any] = self._write_own(partial, snapshot) if not problem else {"error": problem}
         reports = self.peers.collect(report)
         problem = self.peers.share(self._finish(partial, final, snapshot, reports) if reports is not None else None)
         if problem:

@@ -7,7 +7,7 @@ anybody, and the shares, or what went wrong, are gathered afterwards.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -100,7 +100,7 @@ class Evaluator:
         peers = self.context.peers
         engine = Engine(model, self.tokenizer)
 
-        def own() -> dict[str, object]:
+        def own() -> dict[str, Any]:
             if isinstance(task, ChoiceTask):
                 chosen = range(peers.rank, min(len(task), limit or len(task)), peers.size)
                 return asdict(score_choices(model, self.tokenizer, task, chosen, check=self.context.tick))

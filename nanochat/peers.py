@@ -83,7 +83,7 @@ class Peers:
         if self.is_first:
             self.store.set(key, json.dumps(value))
             return value  # type: ignore[return-value]
-        return json.loads(self._await(key))  # type: ignore[no-any-return]
+        return json.loads(self._await(key))
 
     def collect(self, value: T) -> list[T] | None:
         """Every rank's value in order of ranks, on rank 0; None elsewhere. The values must be JSON.

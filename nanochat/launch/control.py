@@ -16,7 +16,7 @@ from nanochat.peers import VERDICT_KEY
 from nanochat.verdict import Verdict
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch.distributed import Store, TCPStore
 
 __all__ = ["ControlStore", "listen", "publish"]
 
@@ -28,7 +28,7 @@ BROKEN = (RuntimeError, OSError)
 """What torch's stores raise when the server is gone (DistNetworkError and DistStoreError are RuntimeErrors)."""
 
 
-def publish(store: "TCPStore", verdict: Verdict) -> None:
+def publish(store: "Store", verdict: Verdict) -> None:
     """Tell all nodes; the first verdict stands. Silent if the store is gone: the file is there for that case."""
     try:
         store.compare_set(VERDICT_KEY, "", verdict.to_json())
