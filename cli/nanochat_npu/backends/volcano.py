@@ -71,9 +71,10 @@ class VolcanoBackend:
 
     def preview(self, submission: Submission) -> dict[str, str]:
         """The exact files, as `render` writes them; needs no cluster."""
+        from nanochat_npu.image.build import pinned_image
         from nanochat_npu.render import render
 
-        return dict(render(submission.plan).files)
+        return dict(render(submission.plan, image=pinned_image(submission.plan)).files)
 
     def submit(self, submission: Submission) -> Submitted:
         """Send the job; the same submission attaches to what runs or has succeeded, and goes on where it had ended otherwise.

@@ -1,6 +1,7 @@
 """``submit``: start a job, attach to it, or let it go on; with ``--follow`` to its end."""
 
 import datetime
+import re
 import sys
 from contextlib import nullcontext
 from typing import Annotated, NamedTuple
@@ -10,11 +11,13 @@ import typer
 from nanochat_npu import console, planfile, tables
 from nanochat_npu.accounts import note_submission
 from nanochat_npu.backends import Backend, Outcome, Submission, Submitted, connect
+from nanochat_npu.errors import ClusterRejected
 from nanochat_npu.estimate import Estimate
 from nanochat_npu.estimating import check_budget, estimate_here
 from nanochat_npu.follow import Options, Signals, catching, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
 from nanochat_npu.options import BackendChoice, OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
+from nanochat_npu.origins import Origin
 from nanochat_npu.periods import parse_seconds
 from nanochat_npu.plan import Plan, make_plan
 from nanochat_npu.planviews.sections import short_lines
@@ -23,6 +26,7 @@ from nanochat_npu.resume import resume_overrides
 from nanochat_npu.spec import JobSpec
 from nanochat_npu.views import RESULT_SECTIONS, Snapshot, job_json, sections
 from nanochat_npu.yaml_edit import dump_yaml
+from nanochat_npu.yaml_source import parse_yaml
 
 __all__ = ["command", "spec_text"]
 
@@ -59,15 +63,28 @@ def command(
     at = backend_of(plan)
     _confirm(at, plan, estimated, yes=yes)
     if not (follow_ or timeout_s is not None):
-        submitted = at.submit(submission)
+        submitted = _send(at, submission, loaded)
         _note(plan, estimated, submitted)
         _tell(submitted, output)
         return
     # From before the job exists: a Ctrl-C that comes while it starts must stop it too, not only this command.
     with catching() if at.interrupt == "cancel" else nullcontext() as signals:
-        submitted = at.submit(submission)
+        submitted = _send(at, submission, loaded)
         _note(plan, estimated, submitted)
         _follow(at, submitted, Watching(timeout_s, signals), output)
+
+
+def _send(at: Backend, submission: Submission, loaded: LoadedSpec) -> Submitted:
+    """Submit; what the cluster refuses is told with the line of the spec that it comes from."""
+    try:
+        return at.submit(submission)
+    except ClusterRejected as error:
+        field = error.where or ""
+        if re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", field):
+            origin = loaded.origins.get(field, "")
+            mark = parse_yaml(loaded.text.encode(), loaded.source).locate(tuple(field.split("."))) if origin == Origin.SPEC else None
+            error.where = f"{loaded.source}:{mark.line}:{mark.column}: {field}" if mark else f"{origin}: {field}" if origin else field
+        raise
 
 
 def spec_text(spec: JobSpec) -> str:
@@ -87,9 +104,10 @@ def preview(submission: Submission) -> dict[str, str]:
     """The exact files of a submission; needs no cluster."""
     if submission.plan.spec.backend == "local":
         return connect("local").preview(submission)
+    from nanochat_npu.image.build import pinned_image
     from nanochat_npu.render import render
 
-    return dict(render(submission.plan).files)
+    return dict(render(submission.plan, image=pinned_image(submission.plan)).files)
 
 
 def _show(files: dict[str, str], plan: Plan, output: OutputFormat) -> None:

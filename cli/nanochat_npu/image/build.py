@@ -12,14 +12,16 @@ from nanochat_npu.errors import ImageError
 from nanochat_npu.i18n import _
 from nanochat_npu.image.builders import find_builder, host_architecture, run_builder
 from nanochat_npu.image.context import BuildInput, write_context
+from nanochat_npu.image.describe import builds_image, describe_image, image_reference
 from nanochat_npu.image.layers import build_layers
 from nanochat_npu.image.oci_layout import OciLayout
 from nanochat_npu.image.reference import Reference, parse_reference
 from nanochat_npu.image.registry import Registry
 from nanochat_npu.image.sbom import bill_of_materials
 from nanochat_npu.plan import Plan
+from nanochat_npu.render import render_dockerfile
 
-__all__ = ["LAYERS", "Built", "Outlook", "build", "hand_off", "outlook", "resolve_image", "state_folder"]
+__all__ = ["LAYERS", "Built", "Outlook", "build", "hand_off", "outlook", "pinned_image", "resolve_image", "state_folder"]
 
 LAYERS = "layers"
 Show = Callable[[str], None]
@@ -247,3 +249,16 @@ def resolve_image(plan: Plan, reference: str) -> str:
     return parsed.at(digest)
 
 
+
+
+def pinned_image(plan: Plan) -> str | None:
+    """The plan's image by digest where it was built from here, so that nobody can move it under a job; None keeps the tag.
+
+    Reads the note that `build` left; asks no registry, so that looking at a submission needs no network.
+    """
+    image = plan.spec.image
+    if not builds_image(plan) or not image.registry:
+        return None
+    reference = parse_reference(image_reference(plan, render_dockerfile(describe_image(plan))))
+    last = _last_build(reference)
+    return reference.at(last["digest"]) if last.get("reference") == str(reference) and last.get("digest") else None

@@ -163,3 +163,20 @@ def test_what_is_not_a_wheel_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImageError) as error:
         list(wheel_entries([tmp_path / "x.whl"], "root"))
     assert error.value.where == str(tmp_path / "x.whl")
+
+
+def test_a_job_names_what_was_built_here_by_digest(state: State, wheelhouse: Path) -> None:
+    import datetime
+
+    from nanochat_npu.image.build import pinned_image
+
+    put_base(state)
+    source = source_of(state, wheelhouse)
+    plan = make_plan(JobSpec.model_validate({
+        "name": "job", "owner": "li", "backend": "volcano", "resources": {"npus_per_node": 8, "npu": "910B3"},
+        "image": {"base": f"{state.address}/ascend/cann:9.1", "registry": f"{state.address}/train", "repository": "image", "plain_http": True, "wheelhouse": str(wheelhouse)},
+        "storage": {"output": {"claim": "c", "path": "/output"}},
+    }), datetime.date(2026, 11, 30))
+    assert pinned_image(plan) is None
+    built = make(state, source)
+    assert pinned_image(plan) == f"{state.address}/train/image@{built.digest}"
