@@ -22,6 +22,7 @@ from nanochat.errors import BadConfig, DeviceLost
 
 __all__ = ["Device", "Kind", "is_cpu_only", "peak_flops", "pick"]
 
+_Dtype = torch.dtype  # inside `Device` the name torch is its property
 Denominator = Literal["vendor", "cube"]
 
 
@@ -84,7 +85,7 @@ class Device:
     def _module(self) -> Any:
         return getattr(torch, self.kind.value)
 
-    def compute_dtype(self, wanted: str) -> torch.dtype:
+    def compute_dtype(self, wanted: str) -> _Dtype:
         """The dtype of activations and GEMMs for ``run.dtype``.
 
         Raises:
