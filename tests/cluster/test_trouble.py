@@ -122,10 +122,10 @@ def environment(cluster: Cluster, folder: Path) -> dict[str, str]:
     return {**os.environ, "KUBECONFIG": str(cluster.plane.kubeconfig()), "NANOCHAT_NPU_HOME": str(folder / "home"), "NO_COLOR": "1", "USER": "li"}
 
 
-def spec_file(cluster: Cluster, folder: Path, behaviour: dict[str, str], **change: Any) -> Path:
+def spec_file(at: Cluster, folder: Path, behaviour: dict[str, str], /, **change: Any) -> Path:
     """The spec of a job as a file."""
     path = folder / "job.yaml"
-    path.write_text(cluster.submission(behaviour, **change).spec_text)
+    path.write_text(at.submission(behaviour, **change).spec_text)
     return path
 
 
@@ -166,3 +166,12 @@ def test_a_missing_namespace_is_one_clear_sentence_with_exit_code_6(cluster: Clu
     assert 'namespace "nowhere" does not exist' in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "home" / "jobs" / "train").exists()
+
+
+def test_what_the_cluster_refuses_is_told_with_the_line_of_the_spec(cluster: Cluster, tmp_path: Path) -> None:
+    spec = spec_file(cluster, tmp_path, {}, cluster={"queue": "nope"})
+    line = 1 + [row.strip() for row in spec.read_text().splitlines()].index("queue: nope")
+    done = subprocess.run(command_line(cluster, "submit", str(spec), "--yes"), env=environment(cluster, tmp_path), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 6
+    assert f"{spec}:{line}:" in done.stderr
+    assert "cluster.queue: unable to find job queue" in done.stderr
