@@ -42,19 +42,31 @@ def test_only_kube_imports_the_kubernetes_client() -> None:
     assert found <= {"cli/nanochat_npu/kube.py"}
 
 
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    return any(isinstance(node, ast.Raise) for node in ast.walk(handler))
+
+
 def test_only_main_catches_our_errors() -> None:
     allowed = {
         "cli/nanochat_npu/main.py",
         "cli/nanochat_npu/watch.py",  # a thread: hands the error to the one that waits, where it is raised again
+        "cli/nanochat_npu/cluster/follow.py",  # goes on showing a job through outages of the server
+        "cli/nanochat_npu/cluster/forward.py",  # a thread, as above
+        "cli/nanochat_npu/cluster/helper.py",  # takes away what was half made, as far as it can
+        "cli/nanochat_npu/cluster/submit.py",  # the same
     }
-    found = {(name, node.lineno) for name, node in _walk(CLI) if isinstance(node, ast.ExceptHandler) and "NanochatNpuError" in _names(node.type)}
+    found = {
+        (name, node.lineno) for name, node in _walk(CLI)
+        if isinstance(node, ast.ExceptHandler) and "NanochatNpuError" in _names(node.type) and not _raises_again(node)
+    }
     assert {(name, line) for name, line in found if name not in allowed} == set()
 
 
 def test_no_handler_swallows_everything() -> None:
     broad = {
         f"{name}:{node.lineno}" for name, node in _walk(CLI)
-        if isinstance(node, ast.ExceptHandler) and (node.type is None or _names(node.type) & {"Exception", "BaseException"}) and not name.endswith("/main.py")
+        if isinstance(node, ast.ExceptHandler) and (node.type is None or _names(node.type) & {"Exception", "BaseException"})
+        and not _raises_again(node) and not name.endswith("/main.py")
     }
     assert broad == set()
 
@@ -68,7 +80,8 @@ def test_only_console_writes_to_the_terminal() -> None:
             found.add(f"{name}:{node.lineno} echo")
         if isinstance(node, ast.Attribute) and node.attr in ("write", "writelines") and _names(node.value) & {"stdout", "stderr"}:
             found.add(f"{name}:{node.lineno} write")
-    assert {entry for entry in found if not entry.startswith(("cli/nanochat_npu/console.py", "cli/nanochat_npu/i18n.py"))} == set()
+    # i18n: run by hand to compile the catalogue; agent: sent into a pod and run there.
+    assert {entry for entry in found if not entry.startswith(("cli/nanochat_npu/console.py", "cli/nanochat_npu/i18n.py", "cli/nanochat_npu/cluster/agent.py"))} == set()
 
 
 def test_only_device_names_kinds_of_device() -> None:

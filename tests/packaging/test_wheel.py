@@ -14,6 +14,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from nanochat.contract import ModelConfig, ModelShape
+
 ROOT = Path(__file__).parents[2]
 BASE = ("typer", "pydantic", "jinja2", "PyYAML", "rich", "kubernetes")
 
@@ -128,7 +130,7 @@ def test_plan_gives_numbers(installed: Path) -> None:
     result = _run(installed, "nanochat-npu", "plan", "d20", "-o", "json")
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
-    assert (plan["depth"], plan["parameters"]) == (20, 896_535_720)
+    assert (plan["depth"], plan["parameters"]) == (20, ModelShape.of(ModelConfig(depth=20), 32_768).parameters.total)
 
 
 def test_render_writes_the_job(installed: Path) -> None:
