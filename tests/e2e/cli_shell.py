@@ -10,7 +10,7 @@ from typing import Any
 from nanochat.contract import events, layout
 
 CLI = [sys.executable, "-m", "nanochat_npu.main"]
-LIMIT_S = 280
+LIMIT_S = 850
 SPEC = """\
 spec_version: 1
 name: {name}

@@ -32,11 +32,13 @@ def kill_a_rank(job: Path, node: int) -> None:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliShell]:
     shell = CliShell(tmp_path_factory.mktemp("cli"))
-    shell.run("submit", shell.spec("two"), "--follow", check=True)
-    yield shell
-    for job in (shell.folder / "home" / "jobs").iterdir():
-        shell.run("cancel", job.name, "--now")
-        assert processes.job_processes(job) == []
+    try:
+        shell.run("submit", shell.spec("two"), "--follow", check=True)
+        yield shell
+    finally:
+        for job in (shell.folder / "home" / "jobs").iterdir():
+            shell.run("cancel", job.name, "--now")
+            assert processes.job_processes(job) == []
 
 
 def test_two_nodes_train_to_the_end_and_every_rank_has_its_log(shell: CliShell) -> None:

@@ -8,13 +8,20 @@ import pytest
 from cli_shell import CliShell
 
 
+pytestmark = pytest.mark.timeout(900)
+"""It takes a minute on two idle cores; other work beside it makes it slow, not wrong."""
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[CliShell, str]]:
     """A finished run of preset ``tiny``, and the table at its end."""
     shell = CliShell(tmp_path_factory.mktemp("demo"))
-    done = shell.run("submit", "tiny", "--backend", "local", "--follow", "--rerun")
-    assert done.returncode == 0, done.stderr
-    yield shell, done.stdout
+    try:
+        done = shell.run("submit", "tiny", "--backend", "local", "--follow", "--rerun")
+        assert done.returncode == 0, done.stderr
+        yield shell, done.stdout
+    finally:
+        shell.run("cancel", "tiny", "--now")
 
 
 @pytest.fixture(scope="module")
