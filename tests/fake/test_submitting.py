@@ -213,6 +213,17 @@ def test_a_queue_that_is_closed_is_not_waited_for(server: ScriptedServer, tmp_pa
     assert len(server.asked("POST", "/jobs")) == 1
 
 
+def test_a_parent_queue_is_refused_with_the_names_of_its_children(server: ScriptedServer, tmp_path: Path) -> None:
+    refusal = status(400, 'admission webhook "validatejob.volcano.sh" denied the request: can only submit job to leaf queue, queue `team` has 2 child queues;')
+    queues = [{"metadata": {"name": name}, "spec": {"parent": parent}} for name, parent in (("b", "team"), ("a", "team"), ("c", "root"))]
+    healthy(server).on("POST", r"/jobs\?.*dryRun", refusal).on("GET", "/queues", ok({"items": queues, "metadata": {}}))
+    job = json.loads(json.dumps(JOB))
+    job["spec"]["queue"] = "team"
+    with pytest.raises(ClusterRejected) as caught:
+        sender(server, tmp_path).send(Order("d20", "train", "abc", [MAP, job]))
+    assert caught.value.hint == "choose a queue below it: a, b (--set cluster.queue=NAME)"
+
+
 def left_over(age_s: float, submission: str, owned: bool = False) -> dict[str, Any]:
     """A ConfigMap of the job's name that somebody made some time ago."""
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW - age_s))

@@ -10,7 +10,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -21,7 +21,7 @@ from nanochat_npu.i18n import _
 from nanochat_npu.job_state import JobObjects, job_view
 from nanochat_npu.kube import Kube
 from nanochat_npu.kube_errors import ConflictError, LostResponseError
-from nanochat_npu.resources import CONFIGMAPS, JOBS, PODS, Resource
+from nanochat_npu.resources import CONFIGMAPS, JOBS, PODS, QUEUES, Resource
 from nanochat_npu.volcano_rules import Problem, check_job, check_sizes, dropped_fields, read_refusal
 
 __all__ = ["Order", "Sender", "Sent"]
@@ -161,8 +161,23 @@ class Sender:
                 problems = read_refusal(error.message)
                 fresh_queue = any(problem.rule == "V24" and "status is ``" in problem.message for problem in problems)
                 if not fresh_queue or self.kube.clock.now() >= deadline:
-                    raise _in_fields(error, problems) from error
+                    raise _in_fields(error, [self._with_children(problem, order) for problem in problems]) from error
                 self.kube.clock.sleep(2.0)
+
+    def _with_children(self, problem: Problem, order: Order) -> Problem:
+        """A refusal of a parent queue with the names of the queues below it, as far as one may read them."""
+        if problem.rule != "V25":
+            return problem
+        queue = partial.text(order.job, "spec", "queue")
+        try:
+            children = [
+                partial.text(found, "metadata", "name") for found in self.kube.list(QUEUES).objects
+                if partial.text(found, "spec", "parent") == queue or (queue == "root" and not partial.text(found, "spec", "parent"))
+            ]
+        except ClusterError:
+            return problem
+        names = ", ".join(sorted(name for name in children if name != "root"))
+        return replace(problem, hint=_("choose a queue below it: {names} (--set cluster.queue=NAME)").format(names=names)) if names else problem
 
     # ---- making ----------------------------------------------------------------------------------------------------
 
