@@ -116,6 +116,11 @@ class Device:
         if self.kind is not Kind.CPU:
             self._module.manual_seed(seed)
 
+    @property
+    def compiles_with_cxx(self) -> bool:
+        """Whether torch.compile writes C++ for this device, and so needs a compiler for it."""
+        return self.kind is Kind.CPU
+
     def timing_event(self) -> Any:
         """An event that remembers when the device's queue reached it, or None on CPU, where nothing is queued."""
         return None if self.kind is Kind.CPU else self._module.Event(enable_timing=True)
