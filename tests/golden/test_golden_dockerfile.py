@@ -145,11 +145,11 @@ def test_bill_of_materials_lists_what_goes_in() -> None:
 
 
 @pytest.mark.skipif(shutil.which("hadolint") is None, reason="hadolint is not installed")
-@pytest.mark.parametrize("name", BUILT)
-def test_hadolint_finds_nothing(name: str) -> None:
+def test_hadolint_finds_nothing() -> None:
     # DL3002 (last user root), DL3008 and DL3041 (system packages without versions): NPU devices need root or 1000, and versions differ by base.
     command = ["hadolint", "--ignore", "DL3002", "--ignore", "DL3008", "--ignore", "DL3041", "-"]
-    subprocess.run(command, input=dockerfile(name), text=True, check=True)
+    for name in BUILT:
+        subprocess.run(command, input=dockerfile(name), text=True, check=True)
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
