@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import math
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from nanochat_npu.errors import JobFailed, UsageError
 from nanochat_npu.estimate import Calibration
 from nanochat_npu.estimate.actual import StepTimes, step_times
 from nanochat_npu.estimate.stages import validation_tokens
-from nanochat_npu.estimating import inputs_of, job_versions, this_host
+from nanochat_npu.estimating import estimate_here, inputs_of, job_versions, this_host
 from nanochat_npu.follow import Options, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
@@ -32,11 +33,15 @@ from nanochat_npu.tables import Section
 __all__ = ["Seen", "command", "record_of", "short_run"]
 
 STEPS, DROP = 40, 10
+MEASURED_S, SESSION_S, MOST_STEPS = 60.0, 150, 2000
+"""Steps of a small model are over in a blink; what is measured has to last a minute, but not much longer on a slow computer."""
 """The first steps choose kernels and fill caches; the median of the next thirty was within 1.6 % of a whole run (PR 492)."""
 CHEAP_STEPS, CHEAP_DROP = 4, 1
 DRIFT = 0.05
 
-StepsOption = Annotated[int, typer.Option("--steps", min=4, help=_("Optimiser steps to run."))]
+StepsOption = Annotated[
+    int | None, typer.Option("--steps", min=4, help=_("Optimiser steps to run; default: 40, or as many as take a minute."), show_default=False)
+]
 DropOption = Annotated[int, typer.Option("--drop", min=1, help=_("Steps at the beginning that do not count."))]
 CheapOption = Annotated[bool, typer.Option("--cheap", help=_("Four steps only; the interval of plans is twice as wide."))]
 FromOption = Annotated[
@@ -45,17 +50,20 @@ FromOption = Annotated[
 
 
 def command(
-    spec: SpecArgument, set_: SetOption = None, steps: StepsOption = STEPS, drop: DropOption = DROP, cheap: CheapOption = False, from_job: FromOption = None,
+    spec: SpecArgument, set_: SetOption = None, steps: StepsOption = None, drop: DropOption = DROP, cheap: CheapOption = False, from_job: FromOption = None,
     yes: YesOption = False, output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Run a few steps of exactly this job, at its own depth, batch and ranks, and keep what they took."""
     if cheap:
         steps, drop = CHEAP_STEPS, CHEAP_DROP
-    if drop >= steps - 1:
-        raise UsageError(_("of {steps} steps, {drop} do not count: nothing would be left").format(steps=steps, drop=drop), where="--drop")
     overrides = set_ or []
     plan = make_plan(load_spec(spec, overrides).spec, datetime.date.today())
-    seen = _see(job_backend(from_job), from_job) if from_job else _measure(spec, overrides, plan, steps, yes=yes)
+    session_s = None
+    if steps is None:
+        steps, session_s = _enough_steps(plan, drop)
+    if drop >= steps - 1:
+        raise UsageError(_("of {steps} steps, {drop} do not count: nothing would be left").format(steps=steps, drop=drop), where="--drop")
+    seen = _see(job_backend(from_job), from_job) if from_job else _measure(spec, [*overrides, *short_run(plan, steps, session_s)], plan, steps, yes=yes)
     measured = step_times(seen.events, drop=drop)
     if measured is None:
         raise UsageError(_("there are no steps beyond the first {drop} in this job").format(drop=drop), where=seen.job.name, hint=_("run more steps, or drop fewer: --steps, --drop"))
@@ -85,7 +93,14 @@ def _see(backend: Backend, name: str) -> Seen:
     return Seen(backend.get(name), [event for event in listed if event.get("attempt") == newest])
 
 
-def short_run(plan: Plan, steps: int) -> list[str]:
+def _enough_steps(plan: Plan, drop: int) -> tuple[int, int | None]:
+    """Steps to run, and seconds after which it is enough where that are more than the usual number: a minute has to be measured."""
+    step_s = estimate_here(plan)[0].rates.step_s
+    wanted = min(MOST_STEPS, drop + math.ceil(MEASURED_S / step_s))
+    return (STEPS, None) if wanted <= STEPS else (wanted, SESSION_S)
+
+
+def short_run(plan: Plan, steps: int, session_s: int | None = None) -> list[str]:
     """``--set`` values that make a plan's job its own first steps: under another name, so that its folder stays as it is.
 
     Horizon, batch and model are unchanged, so the steps are the very steps of the job.
@@ -93,13 +108,13 @@ def short_run(plan: Plan, steps: int) -> list[str]:
     stages = [str(stage) for stage in (Stage.DATA, Stage.TOKENIZER) if stage in plan.run.stages] + [str(Stage.PRETRAIN)]
     return [
         f"name={_name(plan)}", f"run.stages=[{', '.join(stages)}]", f"run.pretrain.stop_at_step={min(steps, plan.horizon.steps)}",
-        f"run.pretrain.steps={plan.horizon.steps}", f"run.pretrain.eval_every={max(1, steps // 2)}", "run.tracking.logger=none", "run.resume=never",
-        "run.checkpoint.every_minutes=null",
+        f"run.pretrain.steps={plan.horizon.steps}", f"run.pretrain.eval_every={max(1, min(steps, STEPS) // 2)}", "run.tracking.logger=none", "run.resume=never",
+        "run.checkpoint.every_minutes=null", *([f"run.pretrain.max_session_s={session_s}"] if session_s is not None else []),
     ]
 
 
 def _measure(spec: str, overrides: list[str], plan: Plan, steps: int, *, yes: bool) -> Seen:
-    loaded = load_spec(spec, [*overrides, *short_run(plan, steps)])
+    loaded = load_spec(spec, overrides)
     small = make_plan(loaded.spec, datetime.date.today())
     backend = backend_of(small)
     question = _("Run {steps} steps of {name} on {backend}?").format(steps=steps, name=plan.name, backend=backend.name)

@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from nanochat_npu.backends import JobState, JobView, WorkerView
-from nanochat_npu.commands.calibrate import Seen, record_of, short_run
+from nanochat_npu.commands.calibrate import Seen, _enough_steps, record_of, short_run
 from nanochat_npu.errors import UsageError
 from nanochat_npu.estimate.actual import StepTimes
 from nanochat_npu.load import load_spec
@@ -74,6 +74,14 @@ def test_the_short_run_is_the_same_job_in_everything_that_decides_its_speed() ->
     assert short.run.pretrain.stop_at_step == 40
     assert short.name == "calibrate-d20"
     assert short.run.resume == "never"
+
+
+def test_steps_that_are_over_in_a_blink_are_run_for_a_minute() -> None:
+    assert _enough_steps(plan_of("d20"), 10) == (40, None)  # eight seconds each: 40 are plenty
+    steps, session_s = _enough_steps(plan_of("tiny"), 10)
+    assert steps > 40
+    assert session_s == 150
+    assert plan_of("tiny", *short_run(plan_of("tiny"), steps, session_s)).run.pretrain.max_session_s == 150
 
 
 def test_nothing_would_be_left_of_too_few_steps(capsys: pytest.CaptureFixture[str]) -> None:
