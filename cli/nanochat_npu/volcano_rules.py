@@ -72,10 +72,10 @@ def check_sizes(objects: Iterable[dict[str, Any]]) -> list[Problem]:
     found = []
     for obj in objects:
         name, kind = partial.text(obj, "metadata", "name"), partial.text(obj, "kind")
-        data = {**partial.mapping(obj, "data"), **partial.mapping(obj, "binaryData")}
+        packed = sum(len(str(value)) * 3 // 4 for value in partial.mapping(obj, "binaryData").values())  # counted unpacked from base64
         measured = {
             "metadata.annotations": (_text_bytes(partial.mapping(obj, "metadata", "annotations")), ANNOTATIONS_MAX_BYTES),
-            "data": (_text_bytes(data), CONFIGMAP_MAX_BYTES),
+            "data": (_text_bytes(partial.mapping(obj, "data")) + packed, CONFIGMAP_MAX_BYTES),
             "": (len(json.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode()), OBJECT_MAX_BYTES),
         }
         for path, (size, limit) in measured.items():

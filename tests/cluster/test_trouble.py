@@ -110,6 +110,22 @@ def test_logs_name_the_rank_of_every_line_and_can_be_narrowed(cluster: Cluster, 
             (plane.folder / "logs" / f"logs-worker-{number}").unlink()
 
 
+def test_followed_logs_go_on_through_a_restart_and_end_with_the_job(cluster: Cluster, plane: Plane) -> None:
+    plane.write_log("logs-worker-0", "of rank zero")
+    plane.write_log("logs-worker-1", "[rank 8] of rank eight")
+    try:
+        cluster.submit(fails(69, worker=1, attempt="0"), name="logs")
+        lines = [line.text for line in cluster.backend.logs("logs", LogQuery(follow=True))]
+        assert cluster.backend.get("logs").state is JobState.SUCCEEDED
+        assert lines.count("of rank zero") == 2  # kwok gives both attempts the same file: once for each
+        assert lines.count("of rank eight") == 2
+        asked = cluster.backend.kube.requests
+        assert asked["watch"] <= 6
+    finally:
+        for number in range(2):
+            (plane.folder / "logs" / f"logs-worker-{number}").unlink()
+
+
 # ---- the command line ------------------------------------------------------------------------------------------------------
 
 def command_line(cluster: Cluster, *words: str) -> list[str]:

@@ -15,20 +15,24 @@ from typing import Any
 from nanochat_npu import local_logs, partial
 from nanochat_npu.backends import LogLine, LogQuery
 from nanochat_npu.cluster.files import Remote
-from nanochat_npu.cluster.follow import LogReader, worker_of_rank
+from nanochat_npu.cluster.follow import FIRST_LOOK_S, LogReader, worker_of_rank
 from nanochat_npu.cluster.helper import mounted_of, opened
-from nanochat_npu.cluster.read import pods_of, read_job
-from nanochat_npu.errors import ClusterError, JobNotFound
+from nanochat_npu.cluster.read import pods_of, read_job, selector
+from nanochat_npu.errors import ClusterError
 from nanochat_npu.i18n import _
 from nanochat_npu.job_state import FINAL_PHASES, JobObjects, attempt_of, owned_pods, plan_of, pod_state
 from nanochat_npu.jobs import JobFolder
 from nanochat_npu.kube import Kube, LogOptions
 from nanochat_npu.kube_errors import NotFoundError
+from nanochat_npu.resources import JOBS, PODS
+from nanochat_npu.watch import Informer, Scope
 
 __all__ = ["fetch_attempts", "read_logs"]
 
 _RANK = re.compile(r"\[rank (\d+)\] ")
-POLL_S = 0.5
+SILENCE_S = 5.0
+POLL_S = 0.3
+"""Between two looks at what the readers have brought; nothing is asked of the server."""
 
 
 def read_logs(kube: Kube, namespace: str, name: str, query: LogQuery) -> Iterator[LogLine]:
@@ -122,34 +126,40 @@ def _as_line(pod: str, line: str, only: int | None) -> LogLine | None:
 
 
 def _follow(kube: Kube, namespace: str, name: str, query: LogQuery) -> Iterator[LogLine]:
-    """Read all wanted pods at once, and those of later attempts as they come."""
+    """Read all wanted pods at once, and those of later attempts as watches bring them."""
     readers: dict[str, tuple[str, LogReader]] = {}
-    while True:
-        try:
-            job = read_job(kube, namespace, name)
-        except JobNotFound:
-            break
-        for pod in _wanted(job, pods_of(kube, namespace, name), query):
-            uid, pod_name = partial.text(pod, "metadata", "uid"), partial.text(pod, "metadata", "name")
-            if uid not in readers and partial.text(pod, "status", "phase") in ("Running", "Succeeded", "Failed"):
-                readers[uid] = (pod_name, LogReader(kube, namespace, pod_name, _options(query)).start())
-        ended = partial.text(job, "status", "state", "phase") in FINAL_PHASES | {"Aborted"}
-        yield from _drain(readers, query, seconds=1.0 if ended else 5.0, until_ended=ended)
-        if ended and all(reader.ended for _pod, reader in readers.values()):
-            break
-    yield from _drain(readers, query, seconds=0.0, until_ended=True)
+    jobs = Informer(kube, Scope(JOBS, namespace, fields=f"metadata.name={name}")).start()
+    pods = Informer(kube, Scope(PODS, namespace, labels=selector(name))).start()
+    try:
+        ended, heard_s = False, time.monotonic()
+        # A log ends with its container; that of a pod on a dead node never does, so silence after the job's end is enough.
+        while not (ended and (all(reader.ended for _pod, reader in readers.values()) or time.monotonic() - heard_s > SILENCE_S)):
+            for informer in (jobs, pods):
+                informer.ready(FIRST_LOOK_S)
+                informer.check()
+            job = jobs.get(name)
+            ended = job is None or partial.text(job, "status", "state", "phase") in FINAL_PHASES | {"Aborted"}
+            for pod in _wanted(job or jobs.last_seen(name) or {}, pods.objects(), query):
+                uid, pod_name = partial.text(pod, "metadata", "uid"), partial.text(pod, "metadata", "name")
+                if uid not in readers and partial.text(pod, "status", "phase") in ("Running", "Succeeded", "Failed"):
+                    readers[uid] = (pod_name, LogReader(kube, namespace, pod_name, _options(query)).start())
+            for line in _drain(readers, query):
+                heard_s = time.monotonic()
+                yield line
+            heard_s = heard_s if ended else time.monotonic()
+            time.sleep(POLL_S)
+        yield from _drain(readers, query)
+    finally:
+        for watcher in (jobs, pods):
+            watcher.stop()
+        for _pod, reader in readers.values():
+            reader.close()
 
 
-def _drain(readers: dict[str, tuple[str, LogReader]], query: LogQuery, *, seconds: float, until_ended: bool) -> Iterator[LogLine]:
-    """Lines that come in within some seconds."""
-    deadline = time.monotonic() + seconds
-    while True:
-        for pod, reader in readers.values():
-            for line in reader.take():
-                found = _as_line(pod, line, query.rank)
-                if found is not None:
-                    yield found
-        over = until_ended and all(reader.ended for _pod, reader in readers.values())
-        if over or time.monotonic() >= deadline:
-            return
-        time.sleep(POLL_S if seconds else 0.0)
+def _drain(readers: dict[str, tuple[str, LogReader]], query: LogQuery) -> Iterator[LogLine]:
+    """Lines that have come in since the last call."""
+    for pod, reader in readers.values():
+        for line in reader.take():
+            found = _as_line(pod, line, query.rank)
+            if found is not None:
+                yield found

@@ -25,7 +25,7 @@ from nanochat_npu.views import Snapshot, job_json
 
 __all__ = ["command"]
 
-POLL_S = 0.2
+POLL_S = {"local": 0.2, "volcano": 1.0}
 NowOption = Annotated[bool, typer.Option("--now", help=_("Stop at once, without a checkpoint."))]
 DeleteOption = Annotated[bool, typer.Option("--delete", help=_("Afterwards remove the job and its files on this computer."))]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help=_("Do not wait until it has stopped."))]
@@ -66,7 +66,7 @@ def _wait(backend: Backend, view: JobView, limit_s: float | None) -> JobView:
                 _("the job has not stopped within {time}").format(time=units.duration(limit_s or 0)), where=view.name,
                 hint=_("stop it at once: nanochat-npu cancel {job} --now").format(job=view.name),
             )
-        time.sleep(POLL_S)
+        time.sleep(POLL_S[backend.name])
         view = backend.get(view.name)
     return view
 

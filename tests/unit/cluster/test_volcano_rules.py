@@ -141,9 +141,10 @@ def test_defaults_that_the_server_adds_are_not_dropped_fields() -> None:
     ({"kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "x" * 1_048_575}}, None),
     ({"kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "x" * 1_048_576}}, ""),
     ({"kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "ü" * 600_000}}, ""),
+    ({"kind": "ConfigMap", "metadata": {"name": "m"}, "binaryData": {"k": "eHh4" * 340_000}}, None),
     ({"kind": "Job", "metadata": {"name": "j", "annotations": {"k": "x" * 262_144}}}, "cluster.annotations"),
     ({"kind": "Job", "metadata": {"name": "j"}, "spec": {"x": "y" * 1_600_000}}, ""),
-], ids=["just fits", "one byte too many", "bytes, not characters", "annotations", "whole object"])
+], ids=["just fits", "one byte too many", "bytes, not characters", "base64 is counted unpacked", "annotations", "whole object"])
 def test_what_is_too_large_is_refused_with_numbers_before_it_is_sent(obj: dict[str, Any], field: str | None) -> None:
     assert [problem.field for problem in check_sizes([obj])] == ([] if field is None else [field])
     for problem in check_sizes([obj]):
