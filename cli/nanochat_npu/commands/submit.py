@@ -16,6 +16,7 @@ from nanochat_npu.estimate import Estimate
 from nanochat_npu.estimating import check_budget, estimate_here
 from nanochat_npu.follow import Options, Signals, catching, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
+from nanochat_npu.load import LoadedSpec
 from nanochat_npu.options import BackendChoice, OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
 from nanochat_npu.origins import Origin
 from nanochat_npu.periods import parse_seconds
