@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from cli_shell import CliShell
 
-
 pytestmark = pytest.mark.timeout(900)
 """It takes a minute on two idle cores; other work beside it makes it slow, not wrong."""
 
