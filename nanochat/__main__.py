@@ -13,6 +13,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("nanochat.chat", "talk to a trained model"),
     "import-upstream": ("nanochat.import_upstream", "take over a model of upstream nanochat"),
     "serve": ("nanochat.serve.command", "serve a trained model over HTTP"),
+    "export": ("nanochat.export.command", "write a trained model for other programs"),
+    "selfcheck": ("nanochat.selfcheck", "test kernels, training and collectives on this machine; one file to send back"),
     "report": ("nanochat.report.command", "write the report of a job"),
 }
 """Command: module with ``main(argv) -> int``, and what it does."""

@@ -50,6 +50,7 @@ COMMANDS: dict[str, Entry] = {
     "resume": Entry("resume", "Let a suspended job go on.", RUN),
     "chat": Entry("chat", "Talk to a trained model.", RUN),
     "serve": Entry("serve", "Serve a trained model: a web page, and OpenAI's protocol.", RUN),
+    "export": Entry("export", "Write a trained model for other programs.", RUN),
     "list": Entry("list_", "List jobs.", SEE),
     "status": Entry("status", "Show how a job is doing.", SEE),
     "cost": Entry("cost", "Show what jobs took and cost, against their estimates.", SEE),

@@ -3,19 +3,16 @@
 import csv
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from core_bundle import write_bundle
 from launchers import Nodes
+from task_files import write_tasks
 
 from nanochat.contract import ExitCode, RunConfig, layout
-
-sys.path[:0] = [str(Path(__file__).parents[1] / "unit" / part) for part in ("core", "tasks")]
-from core_bundle import write_bundle
-from task_files import write_tasks
 
 Start = Callable[..., Nodes]
 
