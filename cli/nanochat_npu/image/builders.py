@@ -56,11 +56,11 @@ BUILDERS: dict[str, Builder] = {
             oci=("docker", "buildx", "build", *_COMMON, "--output", "type=oci,tar=false,dest={path}", "{context}"),
         ),
         Builder(
-            "buildah", ("buildah", "build", "--layers", *_COMMON), ("buildah", "push", "--digestfile", "{digestfile}", "{ref}", "docker://{ref}"),
+            "buildah", ("buildah", "build", "--layers", "--force-rm", *_COMMON), ("buildah", "push", "--digestfile", "{digestfile}", "{ref}", "docker://{ref}"),
             insecure_build=("--tls-verify=false",), insecure_push=("--tls-verify=false",), oci=("buildah", "push", "{ref}", "oci:{path}"),
         ),
         Builder(
-            "podman", ("podman", "build", "--layers", *_COMMON), ("podman", "push", "--digestfile", "{digestfile}", "{ref}", "docker://{ref}"),
+            "podman", ("podman", "build", "--layers", "--force-rm", *_COMMON), ("podman", "push", "--digestfile", "{digestfile}", "{ref}", "docker://{ref}"),
             insecure_build=("--tls-verify=false",), insecure_push=("--tls-verify=false",), oci=("podman", "push", "{ref}", "oci:{path}"),
         ),
         Builder(
