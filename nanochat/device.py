@@ -20,7 +20,7 @@ import torch
 
 from nanochat.errors import BadConfig, DeviceLost
 
-__all__ = ["Device", "Kind", "is_cpu_only", "peak_flops", "pick"]
+__all__ = ["CHOICES", "HOST", "Device", "Kind", "is_cpu_only", "peak_flops", "pick"]
 
 _Dtype = torch.dtype  # inside `Device` the name torch is its property
 Denominator = Literal["vendor", "cube"]
@@ -33,6 +33,11 @@ class Kind(StrEnum):
     CUDA = "cuda"
     CPU = "cpu"
 
+
+CHOICES = ("auto", *(kind.value for kind in Kind))
+"""What `pick` understands."""
+HOST = torch.device(Kind.CPU.value)
+"""Where results are compared and files are written from."""
 
 _BACKENDS: dict[Kind, str] = {Kind.NPU: "hccl", Kind.CUDA: "nccl", Kind.CPU: "gloo"}
 
