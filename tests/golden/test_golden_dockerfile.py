@@ -63,6 +63,14 @@ def test_no_secret_and_no_proxy_stays_in_the_image() -> None:
     assert "SWANLAB" not in dockerfile("one-server")
 
 
+@pytest.mark.parametrize("name", ["pip", "pip_torch", "apt"])
+def test_password_in_an_index_is_refused(name: str) -> None:
+    with pytest.raises(ImageError, match="would stay readable") as error:
+        dockerfile("hami", f"image.mirrors.{name}=https://li:secret@index.example.com/simple")
+    assert error.value.where == f"image.mirrors.{name}"
+    assert "secret" not in str(error.value)
+
+
 def test_user_1000_has_a_passwd_entry_and_is_used_when_wanted() -> None:
     assert "useradd -u 1000" in dockerfile("one-server")
     assert "\nUSER 0\n" in dockerfile("one-server")

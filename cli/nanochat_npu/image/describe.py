@@ -5,6 +5,7 @@ Python packages that CANN needs), vllm-project/vllm-ascend#9490 (user 1000 needs
 """
 
 import hashlib
+import urllib.parse
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -69,6 +70,7 @@ def describe_image(plan: Plan) -> ImagePlan:
     """
     image = plan.spec.image
     warnings = check_versions(plan)
+    _refuse_passwords(plan)
     torch = image.torch_npu.split(".post")[0].split("rc")[0]
     index = image.mirrors.pip_torch or ""
     if image.arch == "amd64" and not index and not image.wheelhouse and not image.base_has_torch:
@@ -105,6 +107,17 @@ def check_versions(plan: Plan) -> tuple[str, ...]:
             details={"nearest": [{"torch_npu": entry.torch_npu, "cann": entry.cann, "python": entry.python} for entry in nearest(wanted)]},
         )
     return tuple(finding.message for finding in findings)
+
+
+def _refuse_passwords(plan: Plan) -> None:
+    """An index URL becomes part of the image's history, which everybody who can pull it can read."""
+    mirrors = plan.spec.image.mirrors
+    for name in ("pip", "pip_torch", "apt"):
+        if "@" in urllib.parse.urlsplit(getattr(mirrors, name) or "").netloc:
+            raise ImageError(
+                _("a password in this address would stay readable in the image"), where=f"image.mirrors.{name}",
+                hint=_("use an index without a login, or image.wheelhouse"),
+            )
 
 
 def _chip(plan: Plan) -> str:
