@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nanochat.checkpoint import CheckpointFailed, Checkpoints, Manifest, Snapshot
+from nanochat.compilation import compiled
 from nanochat.context import Context, SessionOver
 from nanochat.contract import CheckpointConfig, ExitCode
 from nanochat.errors import Diverged, Interrupted, TrainerError
@@ -103,6 +104,7 @@ class Loop:
         self.context, self.model, self.optimizer = context, model, optimizer
         self.schedule, self.batches, self.plan, self.checkpoints = schedule, batches, plan, checkpoints
         self.counters = Counters()
+        self.forward = compiled(model, context.device, wanted=context.run.compile)
         self.evaluate: Evaluate | None = None
         self.sample: Callable[[int], None] | None = None
         self._saved_step = -1
@@ -192,7 +194,7 @@ class Loop:
         share = 1.0 / (self.plan.grad_accum * self.context.comm.size)
         for turn in range(self.plan.grad_accum):
             inputs, targets = self._next_batch()
-            loss = self.model(inputs, targets) * share
+            loss = self.forward(inputs, targets) * share
             self._backward(loss, last=turn == self.plan.grad_accum - 1)
             total += loss.detach()
         return total
@@ -211,7 +213,7 @@ class Loop:
         self.context.heart.busy(self.context.events.stage, self.counters.step + 1)
         total = torch.zeros((), device=self.context.device.torch)
         for turn, (inputs, targets) in enumerate(batches):
-            loss = self.model(inputs, targets, reduction="sum") / max(everywhere, 1.0)
+            loss = self.forward(inputs, targets, reduction="sum") / max(everywhere, 1.0)
             self._backward(loss, last=turn == len(batches) - 1)
             total += loss.detach()
         return total

@@ -5,7 +5,7 @@ import resource
 import signal
 from typing import Any
 
-__all__ = ["disk_full", "evaluation_fails_on_rank_1", "killed_in_mid_step", "killed_while_saving"]
+__all__ = ["disk_full", "evaluation_fails_on_rank_1", "fresh_interpreters", "killed_in_mid_step", "killed_while_saving"]
 
 
 def evaluation_fails_on_rank_1() -> None:
@@ -66,3 +66,10 @@ def killed_while_saving() -> None:
         return original(self, partial, final, snapshot, reports)
 
     Checkpoints._finish = finish  # type: ignore[method-assign]
+
+
+def fresh_interpreters() -> None:
+    """Ranks are started as on an NPU: new processes, not forks of the launcher."""
+    from nanochat.launch import command
+
+    command._may_fork = lambda run: False

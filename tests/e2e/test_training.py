@@ -38,9 +38,12 @@ Start = Callable[..., Nodes]
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Nodes] = []
 
-    def _start(job: str, run: RunConfig, nodes: int = 1, per_node: int = 1, fault: str = "", step: int = 0, **fields: Any) -> Nodes:
-        env = {"FAULT": fault, "FAULT_STEP": str(step)} if fault else {}
-        started.append(Nodes(tmp_path / job, run, nodes, per_node, env, **fields))
+    def _start(
+        job: str, run: RunConfig, nodes: int = 1, per_node: int = 1, fault: str = "", step: int = 0, env: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> Nodes:
+        more = {"FAULT": fault, "FAULT_STEP": str(step)} if fault else {}
+        started.append(Nodes(tmp_path / job, run, nodes, per_node, {**more, **(env or {})}, **fields))
         return started[-1]
 
     yield _start
@@ -249,3 +252,18 @@ def test_finetuning_resumes_exactly_and_agrees_with_two_ranks(start, tmp_path):
     two = start("two", run, 1, 2)
     assert two.wait() == [0], two.output()
     assert close(two.losses(0, "sft"), expected)
+
+
+def test_ranks_in_interpreters_of_their_own_train_the_same(start):
+    run = config(stop_at_step=4)
+    forked, fresh = start("forked", run, 1, 2), start("fresh", run, 1, 2, fault="fresh_interpreters")
+    assert forked.wait() == [0]
+    assert fresh.wait() == [0], fresh.output()
+    assert fresh.losses() == forked.losses()
+
+
+def test_compiling_without_a_compiler_is_78_and_says_how_to_go_on(start):
+    nodes = start("job", config().model_copy(update={"compile": True}), env={"CXX": "no-such-compiler"})
+    assert nodes.wait() == [ExitCode.BAD_CONFIG]
+    assert "no C++ compiler 'no-such-compiler'" in nodes.verdict()["message"]
+    assert nodes.verdict()["where"] == "run.compile"

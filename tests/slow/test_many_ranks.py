@@ -75,3 +75,13 @@ def test_ranks_under_torchrun_join_one_group(reference, tmp_path):
     events = parse_lines(layout.events_file(job, 0).read_text().splitlines())
     losses = {event["step"]: event["loss"] for event in events if event["event"] == "step"}
     assert losses == pytest.approx(reference, abs=2e-4)
+
+
+def test_a_compiled_run_trains_like_an_eager_one(reference, tmp_path):
+    nodes = Nodes(tmp_path / "compiled", RUN.model_copy(update={"compile": True}), 1, 1)
+    try:
+        nodes.processes[0].join(600)
+        assert nodes.processes[0].exitcode == 0, nodes.output()
+        assert nodes.losses() == pytest.approx(reference, abs=2e-3)  # fused kernels sum in another order
+    finally:
+        nodes.end()
