@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from nanochat.calculator import Calculator
+from nanochat.decoding import Decoder
 from nanochat.errors import BadConfig, BadData
 from nanochat.model import GPT, KVCache
 from nanochat.tokenizer import Tokenizer
@@ -185,6 +186,7 @@ class Engine:
             return
         longest = max(map(len, prompts))
         cache, logits = self._prefill(rows, min(self.context, longest + sampling.max_new_tokens))
+        step_on: Callable[[list[int], KVCache], torch.Tensor] | None = None
         while rows:
             tokens = self._next_tokens(rows, logits, sampling)
             for row, token in zip(rows, tokens, strict=True):
@@ -197,7 +199,8 @@ class Engine:
             if 2 * len(keep) <= len(rows):  # finished rows ride along until they are half of the batch
                 cache = _select(self.model, cache, keep)
                 rows, tokens = [rows[i] for i in keep], [tokens[i] for i in keep]
-            logits = self._forward([[token] for token in tokens], cache)
+            step_on = step_on or self._stepper()
+            logits = step_on(tokens, cache)
 
     def complete(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, batch: int = 64, numbers: Sequence[int] | None = None
@@ -254,6 +257,10 @@ class Engine:
         for row in rows:
             row.forced.extend(row.prompt[shared:])
         return cache, logits
+
+    def _stepper(self) -> Callable[[list[int], KVCache], torch.Tensor]:
+        """What takes one more token of each row. Made anew for each answer: the model may have learnt in between."""
+        return Decoder(self.model).step
 
     def _forward(self, tokens: list[list[int]], cache: KVCache) -> torch.Tensor:
         hidden = self.model.hidden(torch.tensor(tokens, dtype=torch.long, device=self.model.device), cache)

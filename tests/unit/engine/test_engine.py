@@ -7,9 +7,11 @@ import pytest
 import torch
 from engine_helpers import BYTES, lively_model, naive_greedy
 
+from nanochat.contract import ModelConfig, ModelShape
+from nanochat.decoding import Decoder
 from nanochat.engine import Completion, Engine, PromptTooLong, Sampling, choose
 from nanochat.errors import BadConfig, BadData
-from nanochat.model import GPT
+from nanochat.model import GPT, build
 
 GREEDY = Sampling(max_new_tokens=20, temperature=0.0)
 STOPS = {BYTES.encode_special("<|assistant_end|>"), BYTES.bos_id}
@@ -56,6 +58,48 @@ def test_equal_prompts_get_answers_of_their_own(engine: Engine) -> None:
     assert engine.complete([[1, 2, 3]] * 6, Sampling(10, 1.0))[5].tokens == samples[5].tokens
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("pattern", ["L", "SL"])
+def test_a_step_of_the_decoder_is_a_step_of_the_model(dtype: torch.dtype, pattern: str) -> None:
+    config = ModelConfig(depth=4, aspect_ratio=16, head_dim=16, sequence_len=600, window_pattern=pattern)  # a short window is 256
+    model = build(ModelShape.of(config, 265), dtype, "cpu", 0).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(265, (2, 290), generator=torch.Generator().manual_seed(2))
+    stepped, plain = model.new_cache(2), model.new_cache(2)
+    with torch.inference_mode():
+        model.hidden(tokens[:, :270], stepped)
+        model.hidden(tokens[:, :270], plain)
+        decoder = Decoder(model)
+        for at in range(270, 290):
+            got = decoder.step(tokens[:, at].tolist(), stepped)
+            expected = model(tokens[:, at : at + 1], cache=plain)[:, 0]
+            assert got.dtype == torch.float32
+            torch.testing.assert_close(got, expected, rtol=0, atol=2e-4 if dtype == torch.float32 else 0.35)
+    assert stepped.length == plain.length == 290
+
+
+def test_the_decoder_begins_at_the_first_position_and_ends_with_the_cache(model: GPT) -> None:
+    cache = model.new_cache(1, 2)
+    decoder = Decoder(model)
+    with torch.inference_mode():
+        torch.testing.assert_close(decoder.step([5], cache), model(torch.tensor([[5]]))[:, 0])
+    decoder.step([6], cache)
+    with pytest.raises(BadData, match="cache of 2"):
+        decoder.step([7], cache)
+
+
+def test_what_a_model_learns_between_two_answers_is_heard(model: GPT) -> None:
+    learner = lively_model(seed=3)
+    engine = Engine(learner, BYTES)
+    before = engine.complete([[1, 2, 3]], GREEDY)[0].tokens
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.data.mul_(-1.0)
+    assert engine.complete([[1, 2, 3]], GREEDY)[0].tokens == naive_greedy(learner, [1, 2, 3], 20, STOPS) != before
+
+
 class Scripted:
     """Stands for a model whose likeliest tokens are given: row by row what it would say after each position."""
 
@@ -77,9 +121,16 @@ class Scripted:
         return torch.stack(rows)
 
 
+class ScriptedEngine(Engine):
+    """An engine that asks the script at every step."""
+
+    def _stepper(self):
+        return lambda tokens, cache: self._forward([[token] for token in tokens], cache)
+
+
 def scripted(model: GPT, script: list[int], calculator=None) -> Completion:
     fake = Scripted(model, [script], 3)
-    return Engine(fake, BYTES, calculator).complete([[1, 2, 3]], GREEDY)[0]  # type: ignore[arg-type]
+    return ScriptedEngine(fake, BYTES, calculator).complete([[1, 2, 3]], GREEDY)[0]  # type: ignore[arg-type]
 
 
 END = BYTES.encode_special("<|assistant_end|>")
@@ -88,8 +139,8 @@ OUTPUT = [BYTES.encode_special(f"<|output_{side}|>") for side in ("start", "end"
 
 
 def test_a_stop_token_ends_the_row_and_is_left_out(model: GPT) -> None:
-    assert scripted(model, [65, 66, END, 67]) == Completion([65, 66], [1, 1], "stop")
-    assert scripted(model, [BYTES.bos_id]) == Completion([], [], "stop")
+    assert scripted(model, [65, 66, END, 67]) == Completion([65, 66], [1, 1], "stop", END)
+    assert scripted(model, [BYTES.bos_id]) == Completion([], [], "stop", BYTES.bos_id)
 
 
 def test_an_answer_without_end_stops_at_the_limit(model: GPT) -> None:
@@ -121,7 +172,7 @@ def test_what_is_spoken_leaves_calls_and_results_out(engine: Engine) -> None:
 
 def test_finished_rows_leave_the_batch(model: GPT) -> None:
     fake = Scripted(model, [[END], [END], [END], [65] * 30], 3)
-    completions = Engine(fake, BYTES).complete([[1, 2, 3], [1, 2, 4], [1, 2, 5], [1, 2, 6]], GREEDY)  # type: ignore[arg-type]
+    completions = ScriptedEngine(fake, BYTES).complete([[1, 2, 3], [1, 2, 4], [1, 2, 5], [1, 2, 6]], GREEDY)  # type: ignore[arg-type]
     assert len(fake.fed[0]) == 4 and {len(fed) for fed in fake.fed[1:]} == {1}
     assert [c.finish for c in completions[:3]] == ["stop"] * 3
 
