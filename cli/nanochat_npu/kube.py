@@ -86,6 +86,9 @@ def log_in(target: Target) -> Login:
 
     configuration = client.Configuration()
     configuration.retries = False
+    # Following the logs of many workers opens as many connections; urllib3 warns about each that it does not keep.
+    configuration.connection_pool_maxsize = 64
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
     complaints = _Complaints()
     try:
         with complaints:

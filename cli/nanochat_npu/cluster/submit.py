@@ -86,6 +86,7 @@ class Sender:
     advise: Callable[[], list[str]] = list
     put_aside: Callable[[], list[str]] = list
     _made: list[tuple[Resource, str, str]] = field(default_factory=list)
+    _tick: Callable[[], None] = lambda: None
 
     def send(self, order: Order) -> Sent:
         """Send it, or attach to what is there.
@@ -183,6 +184,7 @@ class Sender:
 
     def _make(self, order: Order, outcome: Outcome, notes: list[str]) -> Sent:
         with _interruptible_between_steps() as step:
+            self._tick = step
             try:
                 for obj in order.objects[:-1]:
                     self._make_map(obj, order)
@@ -258,7 +260,7 @@ class Sender:
                     self._note(resource, found)
                 return found
             if found is not None:
-                wait_until_gone(self.kube, order.namespace, name, partial.text(found, "metadata", "uid"), GONE_WAIT_S, resource)
+                wait_until_gone(self.kube, order.namespace, name, partial.text(found, "metadata", "uid"), GONE_WAIT_S, resource, self._tick)
         raise trouble or ClusterError(_("{name} could not be made: it keeps going away").format(name=name), where=name)
 
     def _note(self, resource: Resource, made: dict[str, Any]) -> None:
@@ -282,8 +284,10 @@ class Sender:
                 continue  # the first error is the one to tell; a ConfigMap without an owner is recognised by the next submit
 
 
-def wait_until_gone(kube: Kube, namespace: str, name: str, uid: str, limit_s: float, resource: Resource = JOBS) -> None:
-    """Wait until the object of this uid does not exist any more; of a job, also until its pods do not.
+def wait_until_gone(
+    kube: Kube, namespace: str, name: str, uid: str, limit_s: float, resource: Resource = JOBS, tick: Callable[[], None] = lambda: None
+) -> None:
+    """Wait until the object of this uid does not exist any more; of a job, also until its pods do not. `tick` may raise to end it.
 
     Raises:
         ClusterError: It is still there; the hint names a command for a dead node.
@@ -295,6 +299,7 @@ def wait_until_gone(kube: Kube, namespace: str, name: str, uid: str, limit_s: fl
                 _("{kind} {name} is still being deleted").format(kind=resource.kind, name=name), where=f"{namespace}/{name}",
                 hint=_("see which pods hold it up with: nanochat-npu status {name}; a dead node's are removed with: nanochat-npu recover {name}").format(name=name),
             )
+        tick()
         kube.clock.sleep(pause)
         pause = min(2.0, pause * 1.5)
 
