@@ -7,14 +7,15 @@ of W reads the streams with i % W == r and no others.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nanochat.contract import RunFile
+from nanochat.contract import DataConfig, RunFile
 from nanochat.data.batches import Batch, BatchMaker, StreamBatches, batch_of
-from nanochat.data.corpus import BlockCache, Corpus
+from nanochat.data.corpus import BlockCache, Corpus, Splits
 from nanochat.data.order import ChunkOrder
 from nanochat.data.packing import DocumentReader, RowStats, Stream
 from nanochat.data.prefetch import Prefetcher
@@ -182,7 +183,7 @@ def validation_batches(
     The rows depend on the corpus, T and eval_tokens only. Ranks may get different numbers of batches, even none: sum first,
     then reduce over the ranks. Missing rows of a last batch have targets -1 throughout.
     """
-    corpus = open_corpus(run_file.run.data, run_file.run.seed, job_dir).of(split)
+    corpus = _opened(run_file.run.data.model_dump_json(), run_file.run.seed, job_dir).of(split)
     if run_file.run.data.packing == "upstream":
         shape = (place.device_batch, place.sequence_len)
         steps = max(1, eval_tokens // (place.device_batch * place.sequence_len * place.world_size))
@@ -211,6 +212,12 @@ def validation_batches(
                 pending = []
     if pending:
         yield _validation_batch(pending, place, tokenizer.bos_id)
+
+
+@lru_cache(maxsize=2)
+def _opened(data: str, seed: int, job_dir: Path) -> Splits:
+    """The corpus, opened once for all evaluations of a run: with many shards that alone takes seconds."""
+    return open_corpus(DataConfig.model_validate_json(data), seed, job_dir)
 
 
 def _validation_batch(rows: list[np.ndarray], place: Place, bos_id: int) -> Batch:

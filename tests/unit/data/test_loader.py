@@ -206,6 +206,11 @@ def test_stats_tell_utilisation_and_cropping() -> None:
     assert RowStats().shares()["utilisation_frac"] == 0.0
 
 
+@pytest.fixture(autouse=True)
+def _fresh_corpora() -> None:
+    loader_module._opened.cache_clear()
+
+
 def validation_rows(world_size: int, device_batch: int, eval_tokens: int, run: RunFile | None = None) -> set[tuple[int, ...]]:
     rows = set()
     for rank in range(world_size):
