@@ -6,6 +6,7 @@ step, whoever got the signal or whose clock ran out.
 """
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from nanochat.attention import self_test
 from nanochat.checkpoint import CheckpointFailed, Checkpoints, Manifest, Snapshot
 from nanochat.compilation import compiled
 from nanochat.context import Context, SessionOver
@@ -104,6 +106,7 @@ class Loop:
         self.context, self.model, self.optimizer = context, model, optimizer
         self.schedule, self.batches, self.plan, self.checkpoints = schedule, batches, plan, checkpoints
         self.counters = Counters()
+        self._choose_attention()
         self.forward = compiled(model, context.device, wanted=context.run.compile)
         self.evaluate: Evaluate | None = None
         self.sample: Callable[[int], None] | None = None
@@ -114,6 +117,14 @@ class Loop:
         self._objection: Objection | None = None
         self._flops = model.shape.flops_per_token
         self._peak = context.device.peak_flops()
+
+    def _choose_attention(self) -> None:
+        """The kernel of run.attention, tested before hours are spent on it; the choice is told once."""
+        wanted = None if self.context.run.attention == "auto" else self.context.run.attention
+        self.model.use_kernel(wanted)
+        tested = self_test(self.context.device.torch, self.model.dtype, wanted)
+        if self.context.is_first:
+            print(tested, file=sys.stderr, flush=True)
 
     # -- the whole ----------------------------------------------------------------------------------------------------
 
