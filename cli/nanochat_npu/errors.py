@@ -1,4 +1,3 @@
-# ruff: noqa: N818 - names like JobNotFound say more than JobNotFoundError
 """Our errors. Each is built from values, and says what happened, where, and what to do.
 
 Raised low, translated at the boundary (``raise ... from``), printed once, in `main`. The exit code belongs to the class.
