@@ -1,10 +1,12 @@
 """Jobs side by side: facts in columns, and only the settings in which they differ."""
 
+import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 from nanochat_npu import tables
 from nanochat_npu.backends import JobState, JobView
 from nanochat_npu.comparing import compare, differing_settings
+from nanochat_npu.comparing_page import curves_of, page, picture
 from nanochat_npu.progress import Progress
 from nanochat_npu.views import Snapshot
 
@@ -39,3 +41,31 @@ def test_jobs_of_which_nothing_is_known_can_be_compared() -> None:
     answer = tables.to_json(compare([shot("a"), shot("b")], [{}, {}]))
     assert [job["job"] for job in answer["jobs"]] == ["a", "b"]
     assert answer["settings"] == {}
+
+
+def test_curves_of_all_jobs_lie_over_each_other_in_one_picture() -> None:
+    shots = [shot("a", step(1, 4.0), step(2, 2.0)), shot("b", step(1, 3.0), step(2, 1.0)), shot("quiet")]
+    curves = curves_of(shots)
+    assert curves == {"pretrain": {"a": [(1.0, 4.0), (2.0, 2.0)], "b": [(1.0, 3.0), (2.0, 1.0)]}}
+    root = ElementTree.fromstring(picture(curves, ["a", "b", "quiet"]))
+    lines = [element for element in root.iter() if element.tag.endswith("polyline")]
+    assert len({line.get("stroke") for line in lines}) == 2
+    assert lines[0].get("points", "").split()[0].endswith(",30.0")  # the highest loss is at the top
+
+
+def test_a_page_escapes_what_jobs_are_called() -> None:
+    shots = [shot("<a>", step(1, 4.0)), shot("b")]
+    text = page(compare(shots, [{"note": "<script>"}, {}]), curves_of(shots), ["<a>", "b"])
+    assert "<script>" not in text
+    assert "&lt;a&gt;" in text
+
+
+def test_jobs_without_curves_have_a_picture_that_says_so() -> None:
+    assert "no curves yet" in picture(curves_of([shot("a")]), ["a"])
+
+
+def test_long_curves_are_thinned_to_their_ends() -> None:
+    points = curves_of([shot("a", *(step(i, 1.0 / i) for i in range(1, 5001)))])["pretrain"]["a"]
+    assert len(points) <= 602
+    assert points[0][0] == 1.0
+    assert points[-1][0] == 5000.0
