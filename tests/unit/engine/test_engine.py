@@ -76,7 +76,7 @@ def test_a_step_of_the_decoder_is_a_step_of_the_model(dtype: torch.dtype, patter
             got = decoder.step(tokens[:, at].tolist(), stepped)
             expected = model(tokens[:, at : at + 1], cache=plain)[:, 0]
             assert got.dtype == torch.float32
-            torch.testing.assert_close(got, expected, rtol=0, atol=2e-4 if dtype == torch.float32 else 0.35)
+            assert (got - expected).abs().max() < (2e-4 if dtype == torch.float32 else 0.35)  # torch.testing would import sympy
     assert stepped.length == plain.length == 290
 
 
@@ -84,7 +84,7 @@ def test_the_decoder_begins_at_the_first_position_and_ends_with_the_cache(model:
     cache = model.new_cache(1, 2)
     decoder = Decoder(model)
     with torch.inference_mode():
-        torch.testing.assert_close(decoder.step([5], cache), model(torch.tensor([[5]]))[:, 0])
+        assert (decoder.step([5], cache) - model(torch.tensor([[5]]))[:, 0]).abs().max() < 2e-4
     decoder.step([6], cache)
     with pytest.raises(BadData, match="cache of 2"):
         decoder.step([7], cache)
