@@ -1,6 +1,6 @@
 """A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, Volcano's CRDs, and kwok's simulated nodes.
 
-Takes about 8 s to start and 0.7 GB. Volcano itself is the stand-in (``standin``), or the real programs where
+Takes about 8 s to start and 0.7 GB. Volcano itself is the stand-in (``standin_main``), or the real programs where
 ``NANOCHAT_VOLCANO_BIN`` names a folder with vc-scheduler, vc-controller-manager and vc-webhook-manager.
 """
 
@@ -255,7 +255,7 @@ class Plane:
 
     def _start_standin(self) -> None:
         pki = self.folder / "pki"
-        self._spawn("standin", sys.executable, HERE / "standin.py", self.kubeconfig(), self.ports["hook"], pki / "hook.crt", pki / "hook.key")
+        self._spawn("standin", sys.executable, HERE / "standin_main.py", self.kubeconfig(), self.ports["hook"], pki / "hook.crt", pki / "hook.key")
 
     def _start_real_volcano(self, programs: Path) -> None:
         config, pki = self.kubeconfig(), self.folder / "pki"

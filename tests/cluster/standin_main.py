@@ -1,6 +1,6 @@
 """A stand-in for Volcano in tests: a client that plays its documented state machine against a real API server.
 
-``standin.py KUBECONFIG HOOK_PORT CERT KEY``. Three parts: admission (`standin_admission`), jobs (`standin_jobs`), gangs
+``standin_main.py KUBECONFIG HOOK_PORT CERT KEY``. Three parts: admission (`standin_admission`), jobs (`standin_jobs`), gangs
 (`standin_gangs`). Written from Volcano's documentation of phases and from what a client saw of version 1.15.1
 (``tests/recordings``); a test holds its phases and event texts to those. It knows what these tests need and no more: no
 fair share, no pre-emption, one queue level.
