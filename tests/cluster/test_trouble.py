@@ -15,7 +15,7 @@ from cases import SUCCEED, Cluster, Seen, fails
 from plane import Plane
 
 from nanochat_npu.backends import ENDED, JobState, LogQuery
-from nanochat_npu.errors import ClusterRejected
+from nanochat_npu.errors import ClusterRejected, JobExists
 from nanochat_npu.resources import CONFIGMAPS
 
 pytestmark = pytest.mark.cluster
@@ -193,3 +193,10 @@ def test_what_the_cluster_refuses_is_told_with_the_line_of_the_spec(cluster: Clu
     assert done.returncode == 6
     assert f"{spec}:{line}:" in done.stderr
     assert "cluster.queue: unable to find job queue" in done.stderr
+
+
+def test_a_name_that_belongs_to_a_job_on_this_computer_is_refused_before_anything_is_sent(cluster: Cluster) -> None:
+    cluster.backend.store.create("train", {"spec.yaml": ""})
+    with pytest.raises(JobExists, match="on this computer"):
+        cluster.submit()
+    assert cluster.backend.kube.requests == {}

@@ -88,13 +88,13 @@ class VolcanoBackend:
         plan = submission.plan
         files = self.preview(submission)
         order = Order(plan.name, self.namespace, plan.submission_id, _objects(files, self.namespace), rerun=submission.rerun)
-        notes = self._make_room_for_receipt(submission)
+        self._refuse_local_name(submission)
         sender = Sender(
             self.kube, write_receipt=lambda job: self._write_receipt(submission, files, job), now_s=time.time(),
             advise=lambda: advise(self.kube, self.namespace, order.job), put_aside=lambda: self._put_aside(order.job),
         )
         sent = sender.send(order)
-        notes += [*sent.notes, *(_("the cluster warns: {text}").format(text=text) for text in self.kube.warnings)]
+        notes = [*sent.notes, *(_("the cluster warns: {text}").format(text=text) for text in self.kube.warnings)]
         return Submitted(sent.outcome, job_view(JobObjects(sent.job)), tuple(notes))
 
     # ---- seeing ----------------------------------------------------------------------------------------------------
@@ -171,18 +171,14 @@ class VolcanoBackend:
 
     # ---- receipts --------------------------------------------------------------------------------------------------
 
-    def _make_room_for_receipt(self, submission: Submission) -> list[str]:
-        """Refuse before anything is sent where the name belongs to a job on this computer."""
+    def _refuse_local_name(self, submission: Submission) -> None:
+        """Refuse before anything is sent where the name belongs to a job on this computer; ``--rerun`` puts that aside at the end."""
         folder = self.store.folder(submission.plan.name)
-        if not folder.path.is_dir() or folder.receipt().backend == "volcano":
-            return []
-        if not submission.rerun:
+        if folder.path.is_dir() and folder.receipt().backend != "volcano" and not submission.rerun:
             raise JobExists(
                 _("a job of this name is on this computer"), where=str(folder.path),
                 hint=_("choose another name (--set name=NAME), or put it aside: --rerun"),
             )
-        with self.store.lock(folder.name):
-            return [_("the job of this name on this computer was put aside: {path}").format(path=self.store.archive(folder))]
 
     def _write_receipt(self, submission: Submission, files: dict[str, str], job: dict[str, Any]) -> None:
         plan, target = submission.plan, self.kube.target
