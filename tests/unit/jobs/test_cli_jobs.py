@@ -367,3 +367,17 @@ def test_a_cluster_that_does_not_answer_hides_no_local_job(shell: Shell, tmp_pat
     unknown = shell.run("status", "tinny")
     assert unknown.returncode == 6
     assert "did you mean tiny" in unknown.stderr
+
+
+def test_two_jobs_side_by_side_with_cost_page_and_picture(shell: Shell) -> None:
+    shell.play(events=STEPS)
+    for name in ("one", "two"):
+        assert shell.run("submit", "tiny", "--set", f"name={name}", "--set", f"run.seed={len(name) + (name == 'two')}", "--follow").returncode == 0
+    found = shell.json("compare", "one", "two", "--to", "both.html")
+    assert [entry["job"] for entry in found["cost"]] == ["one", "two"]
+    assert found["settings"] == {"seed": [3, 4]}
+    assert "<polyline" in (shell.cwd / "both.html").read_text()
+    assert shell.run("compare", "one", "two", "--to", "both.svg").returncode == 0
+    assert (shell.cwd / "both.svg").read_text().startswith("<svg")
+    refused = shell.run("compare", "one", "two", "--to", "both.png")
+    assert (refused.returncode, "an .html or an .svg file" in refused.stderr) == (2, True)
