@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nanochat.contract import ExitCode
-from nanochat.device import pick
+from nanochat.device import Kind, pick
 from nanochat.dialogue import Dialogue
 from nanochat.engine import PromptTooLong, Sampling
 from nanochat.errors import TrainerError
@@ -30,7 +30,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=1.0, help="choose among the likeliest tokens of this total probability")
     parser.add_argument("--max-new-tokens", type=int, default=256, help="length of an answer, at most (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=42, help="equal seeds give equal answers (default: %(default)s)")
-    parser.add_argument("--device", default="auto", choices=["auto", "npu", "cuda", "cpu"])
+    parser.add_argument("--device", default="auto", choices=["auto", *map(str, Kind)], help="default: %(default)s")
     return parser.parse_args(argv)
 
 
