@@ -8,6 +8,7 @@ each forward pass. So neither the world size nor the device batch changes the up
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from nanochat.loop import Loop, Plan
 from nanochat.model import GPT, build
 from nanochat.optim import LearningRates, MuonAdamW, build_optimizer
 from nanochat.rollouts import Group, Rollouts, Row, micro_batches
-from nanochat.schedule import LinearSchedule
+from nanochat.schedule import LinearSchedule, Rates, Schedule
 from nanochat.tasks.rewards import open_reward_task
 from nanochat.tokenizer import Tokenizer
 
@@ -107,6 +108,22 @@ class _Counted:
         return self.steps * self._per_step // self._examples
 
 
+class _Informed:
+    """A schedule that rests where a step has nothing to teach: Muon and AdamW make steps of full size of whatever is left in their moments.
+
+    Args:
+        schedule: What holds otherwise.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule, self.resting = schedule, False
+
+    def at(self, step: int) -> Rates:
+        """Rates of update number `step`, counted from 0."""
+        rates = self._schedule.at(step)
+        return replace(rates, lr_scale=0.0) if self.resting else rates
+
+
 class PolicyLoop(Loop):
     """The training loop with samples in the place of rows of text.
 
@@ -126,7 +143,8 @@ class PolicyLoop(Loop):
             max_session_s=context.run.pretrain.max_session_s, checkpoint=context.run.checkpoint,
         )
         self.counted = _Counted(len(rollouts.task), config.examples_per_step)
-        super().__init__(context, model, optimizer, LinearSchedule(steps, config.init_lr_frac), self.counted, plan, checkpoints)
+        self.informed = _Informed(LinearSchedule(steps, config.init_lr_frac))
+        super().__init__(context, model, optimizer, self.informed, self.counted, plan, checkpoints)
         self.config: RlConfig = config
         self.rollouts = rollouts
         self._tokens, self._facts = 0, dict[str, Any]()
@@ -162,7 +180,7 @@ class PolicyLoop(Loop):
             float(sum(any(row.advantage for row in group.rows) for group in groups)), float(sum(row.reward >= 1 for row in rows)),
         ]
         tokens, reward, count, mixed, solved = self.context.comm.sum_floats(own, self.context.device.torch)
-        self._tokens = round(tokens)
+        self._tokens, self.informed.resting = round(tokens), mixed == 0
         self._facts = {
             "reward": round(reward / count, 6), "solved_frac": round(solved / count, 6), "samples": round(count),
             "answer_tokens": round(tokens / count, 2), "mixed_examples": round(mixed),

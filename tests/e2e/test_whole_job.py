@@ -24,7 +24,7 @@ def config(task: str, digits: Path) -> RunConfig:
         },
         "sft": {"data": ["toy", *4 * [str(digits)]], "steps": 60, "eval_every": 0, "eval_tokens": 4096},
         "rl": {
-            "task": task, "steps": 20, "examples_per_step": 8, "samples": 8, "device_batch": 32, "max_new_tokens": 4, "top_k": 0, "init_lr_frac": 0.3,
+            "task": task, "steps": 20, "examples_per_step": 8, "samples": 8, "device_batch": 32, "max_new_tokens": 4, "top_k": 0, "init_lr_frac": 0.1,
             "eval_every": 0, "eval_examples": 8, "pass_k": 8,
         },
         "checkpoint": {"every_steps": 50, "every_minutes": None},
