@@ -186,12 +186,17 @@ def join(device: Device, *, store: Any = None, start_timeout_s: float = 600.0, t
 
 
 def _open_store(rank: int, size: int, timeout_s: float) -> Any:
-    """The key-value store that torchrun's agent, or rank 0, keeps."""
+    """The key-value store that torchrun's agent, or rank 0, keeps. It does not wait for the ranks: `_wait_for_all` names them."""
+    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if not host or not port.isdigit():
+        raise BadConfig(f"no store at {host!r}:{port!r}", where="MASTER_ADDR, MASTER_PORT", hint="start ranks through python -m nanochat launch")
+    keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
-        return next(iter(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout_s))))[0]
-    except (RuntimeError, ValueError) as error:  # DistNetworkError and DistStoreError are RuntimeErrors
-        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        raise NotReady(f"rank {rank} cannot reach the store: {str(error).splitlines()[0]}", where=where) from error
+        return dist.TCPStore(
+            host, int(port), size, keeps, timeout=timedelta(seconds=timeout_s), wait_for_workers=False, multi_tenant=True
+        )
+    except RuntimeError as error:  # DistNetworkError and DistStoreError are RuntimeErrors
+        raise NotReady(f"rank {rank} cannot reach the store: {str(error).splitlines()[0]}", where=f"{host}:{port}") from error
 
 
 def _wait_for_all(store: Any, rank: int, size: int, timeout_s: float) -> None:
