@@ -80,7 +80,8 @@ def test_windows_are_used_where_the_npu_gains_from_them() -> None:
 
 
 def test_shards_follow_from_the_tokens_only_where_they_are_downloaded() -> None:
-    assert _plan("d20").run.data.shards == 155
+    assert _plan("d20").run.data.shards == 106
+    assert _plan("d20", "run.data.packing=upstream").run.data.shards == 155
     assert _plan("d20", "run.data.shards=7").run.data.shards == 7
     assert _plan("tiny").run.data.shards is None
 
