@@ -14,7 +14,7 @@ from nanochat.model import GPT, build
 from nanochat.tokenizer import Tokenizer
 
 __all__ = [
-    "MODEL_STAGES", "about", "find_checkpoint", "load_model", "load_tokenizer", "other_job", "read_results", "shape_of", "write_results",
+    "MODEL_STAGES", "about", "find_checkpoint", "load_model", "load_tokenizer", "other_job", "read_results", "require_fit", "shape_of", "write_results",
 ]
 
 MODEL_STAGES = ("rl", "sft", "pretrain")
@@ -86,6 +86,23 @@ def shape_of(manifest: Manifest) -> ModelShape:
         return ModelShape(**{**stored, "windows": tuple(stored["windows"])})
     except (KeyError, TypeError) as error:
         raise BadData(f"the manifest does not give the model's shape: {error}", where=str(manifest.folder)) from error
+
+
+def require_fit(context: Context, manifest: Manifest, tokenizer: Tokenizer) -> None:
+    """Refuses to go on from a model that is another than the run config and the tokenizer say.
+
+    Raises:
+        BadConfig: Another tokenizer, or another depth or width.
+    """
+    if manifest.about.get("tokenizer", tokenizer.fingerprint) != tokenizer.fingerprint:
+        raise BadConfig("the checkpoint was made with another tokenizer", where=str(manifest.folder))
+    found, wanted = shape_of(manifest), context.shape(tokenizer.vocab_size)
+    for name in ("depth", "width", "head_dim"):
+        if getattr(found, name) != getattr(wanted, name):
+            raise BadConfig(
+                f"the checkpoint has {name} {getattr(found, name)}, run.model says {getattr(wanted, name)}", where=str(manifest.folder),
+                hint=f"set run.model to what the model was trained with (depth {found.depth}, width {found.width}, head_dim {found.head_dim})",
+            )
 
 
 def load_model(context: Context, manifest: Manifest, tokenizer: Tokenizer) -> GPT:

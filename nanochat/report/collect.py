@@ -12,7 +12,7 @@ from nanochat.contract import layout
 
 __all__ = ["Attempt", "Report", "Series", "collect"]
 
-STEP_METRICS = ("loss", "loss_ema", "lr_frac", "tokens_per_s", "mfu_frac", "memory_bytes", "data_wait_s", "comm_s", "dt_s")
+STEP_METRICS = ("loss", "loss_ema", "lr_frac", "tokens_per_s", "mfu_frac", "memory_bytes", "data_wait_s", "comm_s", "dt_s", "reward", "answer_tokens")
 """Fields of step events that become curves."""
 
 
@@ -162,8 +162,8 @@ def _take(report: Report, event: dict[str, Any], warned: dict[tuple[str, str], i
         if value is not None:
             correct, total = _number(event.get("correct")), _number(event.get("total"))
             report.evals.append((stage, step, name, value, None if correct is None else int(correct), None if total is None else int(total)))
-            if name == "bpb":
-                report.series.setdefault((stage, "bpb"), Series("bpb", stage)).points[step] = value
+            if name == "bpb" or name.startswith("pass@"):
+                report.series.setdefault((stage, name), Series(name, stage)).points[step] = value
     elif kind == "stage" and event.get("status") == "end":
         report.stages.append((stage, _number(event.get("took_s")) or 0.0))
     elif kind == "sample":

@@ -109,10 +109,11 @@ def charts_of(report: Report) -> list[Chart]:
         for metric, title, unit, scale in (
             ("bpb", "validation bits per byte", "bpb", 1.0), ("tokens_per_s", "throughput", "tokens/s", 1.0), ("lr_frac", "learning rate", "of its peak", 1.0),
             ("mfu_frac", "model FLOPs utilisation", "%", 100.0), ("memory_bytes", "peak memory", "GiB", 2.0**-30),
+            ("reward", "mean reward", "", 1.0), ("pass@1", "pass@1", "", 1.0), ("answer_tokens", "length of answers", "tokens", 1.0),
         ):
             points = [(step, value * scale) for step, value in report.curve(stage, metric)]
             if points:
-                charts.append(Chart(f"{stage}: {title}", unit, {title: points}, frozenset({title}) if metric == "bpb" else frozenset()))
+                charts.append(Chart(f"{stage}: {title}", unit, {title: points}, frozenset({title}) if metric in ("bpb", "pass@1") else frozenset()))
         waits = {name: [(s, v * 1000) for s, v in report.curve(stage, metric)] for name, metric in (("data", "data_wait_s"), ("collectives", "comm_s"))}
         if any(waits.values()):
             charts.append(Chart(f"{stage}: waiting per step", "ms", waits))

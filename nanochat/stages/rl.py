@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nanochat.artifacts import about, find_checkpoint, load_tokenizer, shape_of
+from nanochat.artifacts import about, find_checkpoint, load_tokenizer, require_fit, shape_of
 from nanochat.checkpoint import Checkpoints, load_weights
 from nanochat.context import Context
 from nanochat.contract import RlConfig, Stage
@@ -42,10 +42,9 @@ def check(context: Context) -> None:
 
     Raises:
         BadData: No model, no tokenizer, or the task's data is missing.
-        BadConfig: The task is not known, or there are more ranks than examples in a step.
+        BadConfig: The model is another than the run config says, the task is not known, or there are more ranks than examples in a step.
     """
-    load_tokenizer(context)
-    find_checkpoint(context, BASES)
+    require_fit(context, find_checkpoint(context, BASES), load_tokenizer(context))
     for split in ("train", "val"):
         open_reward_task(context.run, split)
     if context.run.rl.examples_per_step < context.comm.size:

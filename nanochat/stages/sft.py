@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nanochat.artifacts import about, find_checkpoint, load_tokenizer, shape_of
+from nanochat.artifacts import about, find_checkpoint, load_tokenizer, require_fit, shape_of
 from nanochat.checkpoint import Checkpoints, Manifest, load_weights
 from nanochat.context import Context
 from nanochat.contract import ModelShape, Stage
@@ -29,10 +29,10 @@ def check(context: Context) -> None:
     """A pretrained model and its tokenizer are there.
 
     Raises:
-        BadData: They are not.
+        BadData: They are not, or a conversation is wrong.
+        BadConfig: The model is another than the run config and the tokenizer say.
     """
-    load_tokenizer(context)
-    find_checkpoint(context, (BASE,))
+    require_fit(context, find_checkpoint(context, (BASE,)), load_tokenizer(context))
     context.peers.first_does(lambda: _open_data(context))
 
 

@@ -10,6 +10,7 @@ import pytest
 from launchers import Nodes
 
 from nanochat.contract import ExitCode, RunConfig, layout
+from nanochat.tokenizer import Tokenizer
 
 STEPS = 16
 Start = Callable[..., Nodes]
@@ -54,10 +55,11 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(tmp_path: Path, taught: Path) -> Iterator[Start]:
     started: list[Nodes] = []
 
-    def _start(job: str, per_node: int = 1, **rl: Any) -> Nodes:
+    def _start(job: str, per_node: int = 1, depth: int = 2, **rl: Any) -> Nodes:
         if not (tmp_path / job).exists():
             shutil.copytree(taught / "base", tmp_path / job, ignore=shutil.ignore_patterns("attempts", "ledger.json", "*.log"))
         run = config(taught / "digits.jsonl", stages=["tokenizer", "pretrain", "sft", "rl"], **rl)
+        run = run.model_copy(update={"model": run.model.model_copy(update={"depth": depth, "aspect_ratio": 32 // depth})})
         started.append(Nodes(tmp_path / job, run, 1, per_node))
         return started[-1]
 
@@ -114,3 +116,17 @@ def test_a_reward_function_that_fails_is_named(start, task, told):
     nodes = start("job", 2, task=task, reward_timeout_s=0.5)
     assert nodes.wait() == [ExitCode.BAD_CONFIG], nodes.output()
     assert told in nodes.verdict()["message"]
+
+
+def test_a_checkpoint_of_another_depth_is_refused_with_what_it_has(start):
+    nodes = start("job", depth=4)
+    assert nodes.wait() == [ExitCode.BAD_CONFIG], nodes.output()
+    assert nodes.verdict()["message"] == "the checkpoint has depth 2, run.model says 4"
+
+
+def test_a_checkpoint_of_another_tokenizer_is_refused(start, tmp_path, taught):
+    shutil.copytree(taught / "base", tmp_path / "job", ignore=shutil.ignore_patterns("attempts", "ledger.json", "*.log"))
+    Tokenizer.train(["other text, other merges"] * 9, 265).save(layout.tokenizer_dir(tmp_path / "job"))
+    nodes = start("job")
+    assert nodes.wait() == [ExitCode.BAD_CONFIG], nodes.output()
+    assert "another tokenizer" in nodes.verdict()["message"]

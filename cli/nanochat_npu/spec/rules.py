@@ -73,6 +73,18 @@ def _uneven_batch(spec: JobSpec, stage: str, tokens: int, device_batch: int) -> 
     return Finding(("run", stage, "tokens_per_step"), message, hint)
 
 
+def _rollouts(spec: JobSpec) -> Iterator[Finding]:
+    """Every rank needs an example of its own in a step of reinforcement learning."""
+    if Stage.RL in spec.run.stages and spec.run.rl.examples_per_step < spec.world_size:
+        message = _("{examples} examples per step for {world} ranks").format(examples=spec.run.rl.examples_per_step, world=spec.world_size)
+        yield Finding(("run", "rl", "examples_per_step"), message, _("use {value} or a multiple").format(value=spec.world_size))
+
+
+def _exams(spec: JobSpec) -> Iterator[Finding]:
+    if Stage.EVAL in spec.run.stages and "core" in spec.run.eval.tasks and not spec.run.eval.bundle:
+        yield Finding(("run", "eval", "bundle"), _("core needs an evaluation bundle"), _("set it to a folder or a zip"))
+
+
 def _model(spec: JobSpec) -> Iterator[Finding]:
     if spec.run.model.head_dim % 2:
         yield Finding(("run", "model", "head_dim"), _("{value} is odd; rotary embeddings turn pairs").format(value=spec.run.model.head_dim))
@@ -300,7 +312,7 @@ def _nul_characters(value: Any, path: FieldPath) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    _text, _batch, _model, _names, _counts, _chip, _memory, _storage, _data_place, _environment, _hccl, _rank_table, _image, _security, _tolerations, _money,
+    _text, _batch, _rollouts, _exams, _model, _names, _counts, _chip, _memory, _storage, _data_place, _environment, _hccl, _rank_table, _image, _security, _tolerations, _money,
 )
 
 

@@ -29,6 +29,15 @@ def test_the_sft_batch_divides_too(problems: Problems, overrides: list[str]) -> 
     assert [problem.path for problem in problems(CLUSTER, overrides)] == ["run.sft.tokens_per_step"]
 
 
+def test_every_rank_has_an_example_in_a_step_of_rl(problems: Problems) -> None:
+    (problem,) = problems(CLUSTER, ["run.stages=[sft, rl]", "run.rl.examples_per_step=4"])
+    assert (problem.path, problem.hint) == ("run.rl.examples_per_step", "use 8 or a multiple")
+
+
+def test_core_without_a_bundle_is_found_before_anything_is_trained(problems: Problems) -> None:
+    assert [problem.path for problem in problems(CLUSTER, ["run.stages=[pretrain, eval]", "run.eval.tasks=[core]"])] == ["run.eval.bundle"]
+
+
 @pytest.mark.parametrize(
     ("npu", "node_type", "good", "bad"),
     [
