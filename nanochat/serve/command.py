@@ -1,7 +1,10 @@
 """``python -m nanochat serve``: load a job's model and answer over HTTP."""
 
 import argparse
+import errno
 import os
+import signal
+import socket
 import sys
 import threading
 import time
@@ -22,6 +25,7 @@ __all__ = ["main"]
 
 TOKEN_VARIABLE = "NANOCHAT_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MAX_PORT = 65535
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -39,14 +43,15 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _serve(arguments: argparse.Namespace) -> Served:
-    token = os.environ.get(TOKEN_VARIABLE) or None
-    loopback = arguments.host in LOOPBACK
-    if not loopback and token is None:
+def _require_token(host: str) -> None:
+    if host not in LOOPBACK and not os.environ.get(TOKEN_VARIABLE):
         raise TrainerError(
-            f"{arguments.host} can be reached by others, and no token is set", where="--host", hint=f"set {TOKEN_VARIABLE}, or leave --host at 127.0.0.1",
+            f"{host} can be reached by others, and no token is set", where="--host", hint=f"set {TOKEN_VARIABLE}, or leave --host at 127.0.0.1",
             code=ExitCode.USAGE,
         )
+
+
+def _serve(arguments: argparse.Namespace) -> Served:
     if arguments.slots < 1 or arguments.queue < 0:
         raise TrainerError("--slots has to be at least 1, --queue at least 0", code=ExitCode.USAGE)
     trained = open_trained(arguments.job_dir, pick(arguments.device), stage=arguments.stage, step=arguments.step)
@@ -57,24 +62,59 @@ def _serve(arguments: argparse.Namespace) -> Served:
         "parameters": trained.model.shape.parameters.total, "depth": trained.model.shape.depth,
     }
     created = int((manifest.folder / "manifest.json").stat().st_mtime)
-    return Served(arguments.name or arguments.job_dir.name, batcher, created, token, loopback, facts=facts)
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    return Served(arguments.name or arguments.job_dir.name, batcher, created, token, arguments.host in LOOPBACK, facts=facts)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket of this address, taken before the model is loaded: that takes long, and would be in vain on a busy port.
+
+    It listens only later, so that who asks for a server that still loads is refused and does not hang.
+
+    Raises:
+        TrainerError: The address cannot be had.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise _no_address(host, port, error) from error
+    return listener
+
+
+def _no_address(host: str, port: int, error: Exception) -> TrainerError:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        other = port + 1 if port < MAX_PORT else port - 1
+        return TrainerError(f"port {port} is in use by another program", where="--port", hint=f"take another one: --port {other}", code=ExitCode.USAGE)
+    return TrainerError(f"cannot listen on {host}, port {port}: {error}", where="--host", code=ExitCode.USAGE)
 
 
 def main(argv: Sequence[str] = ()) -> int:
     """Serve until SIGTERM or Ctrl-C; gives back the exit code."""
     arguments = _arguments(argv)
     try:
-        served = _serve(arguments)
+        _require_token(arguments.host)
+        with _bind(arguments.host, arguments.port) as listener:
+            return _run(arguments, listener)
     except TrainerError as error:
         print(f"serve: {error}", file=sys.stderr)
         return int(error.code)
+    except KeyboardInterrupt:  # while the model is loaded, or from uvicorn, which raises it again once it has shut down
+        print("server stopped", flush=True)
+        return 128 + signal.SIGINT
+
+
+def _run(arguments: argparse.Namespace, listener: socket.socket) -> int:
+    served = _serve(arguments)
     config = uvicorn.Config(
         build_app(served), host=arguments.host, port=arguments.port, log_level="warning", timeout_graceful_shutdown=10, server_header=False
     )
     server = _Server(config, served, arguments.idle_ttl_s)
     served.batcher.start()
     try:
-        server.run()
+        server.run([listener])
     finally:
         served.batcher.stop()
     return int(ExitCode.DONE) if server.started else int(ExitCode.NOT_READY)
@@ -88,7 +128,10 @@ class _Server(uvicorn.Server):
         self.served, self.idle_ttl_s = served, idle_ttl_s
 
     async def startup(self, sockets: object = None) -> None:
-        await super().startup(sockets)  # type: ignore[arg-type]
+        try:
+            await super().startup(sockets)  # type: ignore[arg-type]
+        except OSError as error:  # another program bound the port too, and was the first to listen
+            raise _no_address(self.config.host, self.config.port, error) from error
         if not self.started or self.should_exit:
             return
         port = self.servers[0].sockets[0].getsockname()[1]
