@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nanochat.contract import DataSource
 from nanochat_npu import calibration
-from nanochat_npu.errors import BudgetError, SpecFieldError
+from nanochat_npu.errors import BudgetError, SpecConflictError, SpecFieldError
 from nanochat_npu.estimate import (
     Budget,
     Calibration,
@@ -27,9 +27,10 @@ from nanochat_npu.estimate.inputs import CONVERSATION_TOKENS, TOY_CONVERSATION_T
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
 from nanochat_npu.plan import Plan, billed_npus
+from nanochat_npu.planviews.value import suggested_set
 from nanochat_npu.spec import Backend, JobSpec
 
-__all__ = ["Host", "Learnt", "check_budget", "check_price", "estimate_here", "estimate_plan", "inputs_of", "job_versions", "learn", "over_budget", "this_host"]
+__all__ = ["Host", "Learnt", "check_budget", "check_memory", "check_price", "estimate_here", "estimate_plan", "inputs_of", "job_versions", "learn", "over_budget", "this_host"]
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 LEDGER_FILE = "ledger.db"
@@ -216,3 +217,16 @@ def check_budget(result: Estimate) -> None:
     if found:
         raise BudgetError("; ".join(found), where="budget", hint=_("see what would change it: nanochat-npu plan SPEC, then raise the limit or pull a lever"))
 
+
+def check_memory(result: Estimate) -> None:
+    """Refuses a job whose memory does not fit; one that is only tight may run.
+
+    Raises:
+        SpecConflictError: The predicted peak exceeds what a rank may use (exit 3).
+    """
+    memory = result.memory
+    if memory.verdict != "oom" or memory.usable_bytes is None:
+        return
+    message = _("memory does not fit: {peak:.1f} GB per rank, {usable:.1f} GB can be used").format(peak=memory.peak_bytes / 1e9, usable=memory.usable_bytes / 1e9)
+    way_out = f"--set {suggested_set(result)}" if memory.suggested_batch else _("a smaller depth, or more NPUs")
+    raise SpecConflictError(message, where="run.pretrain.device_batch", hint=_("this fits: {way_out}; to submit it all the same: --force").format(way_out=way_out))

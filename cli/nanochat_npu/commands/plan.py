@@ -18,7 +18,7 @@ from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgu
 from nanochat_npu.plan import Plan, make_plan
 from nanochat_npu.plan_view import plan_sections, plan_values
 from nanochat_npu.planviews.sections import all_sections
-from nanochat_npu.planviews.value import as_json
+from nanochat_npu.planviews.value import as_json, suggested_set
 from nanochat_npu.tables import Section
 
 __all__ = ["Planned", "command", "plan_with_estimate"]
@@ -143,7 +143,17 @@ def _show_plan(source: str, planned: Planned, overrides: list[str], output: Outp
     for problem in planned.problems:
         console.say(problem)
     say_advice(planned.loaded.advice)
-    console.say_next(f"nanochat-npu submit {source}" + "".join(f" --set {override}" for override in overrides))
+    _say_next(source, planned.estimate, overrides)
+
+
+def _say_next(source: str, result: Estimate, overrides: list[str]) -> None:
+    """The command after ``plan``: no submission of what would not fit."""
+    fits, way_out = result.memory.verdict != "oom", suggested_set(result)
+    if fits or way_out is not None:
+        settings = [*overrides, *([way_out] if way_out else [])]
+        console.say_next(f"nanochat-npu {'submit' if fits else 'plan'} {source}" + "".join(f" --set {setting}" for setting in settings))
+    else:
+        console.say(_("it does not fit: a smaller depth, or more NPUs"))
 
 
 def _sweep(source: str, overrides: list[str], sweep: str, plot: Path | None, calibrations: tuple[Calibration, ...], output: OutputFormat) -> None:

@@ -13,7 +13,7 @@ from nanochat_npu.accounts import note_submission
 from nanochat_npu.backends import Backend, Outcome, Submission, Submitted, connect
 from nanochat_npu.errors import ClusterRejected
 from nanochat_npu.estimate import Estimate
-from nanochat_npu.estimating import check_budget, estimate_here
+from nanochat_npu.estimating import check_budget, check_memory, estimate_here
 from nanochat_npu.follow import Options, Signals, catching, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
 from nanochat_npu.load import LoadedSpec
@@ -37,6 +37,7 @@ RerunOption = Annotated[bool, typer.Option("--rerun", help=_("Start anew; the fi
 ResumeOption = Annotated[
     str | None, typer.Option("--resume-from", metavar="JOB[@STEP]", help=_("Begin with another job's checkpoint and keep its horizon."), show_default=False)
 ]
+ForceOption = Annotated[bool, typer.Option("--force", help=_("Submit even if the plan says that the memory does not fit."))]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", "--dryrun", help=_("Show exactly what would be used, and start nothing."))]
 WaitOption = Annotated[
     str | None, typer.Option("--wait-timeout", metavar="TIME", help=_("Follow for at most 90s, 10m, 2h; the job goes on."), show_default=False)
@@ -46,7 +47,7 @@ WaitOption = Annotated[
 def command(
     spec: SpecArgument, set_: SetOption = None, backend: BackendOption = None, follow_: FollowOption = False, rerun: RerunOption = False,
     resume_from: ResumeOption = None, dry_run: DryRunOption = False, wait_timeout: WaitOption = None, yes: YesOption = False,
-    output: OutputOption = OutputFormat.TEXT,
+    force: ForceOption = False, output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Start a job. The same spec again attaches to it, or lets it go on from its newest checkpoint if it had ended."""
     timeout_s = parse_seconds(wait_timeout, "--wait-timeout")
@@ -61,6 +62,8 @@ def command(
         return
     estimated, _problems = estimate_here(plan)
     check_budget(estimated)
+    if not force:
+        check_memory(estimated)
     at = backend_of(plan)
     _confirm(at, plan, estimated, yes=yes)
     if not (follow_ or timeout_s is not None):

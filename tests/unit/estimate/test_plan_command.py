@@ -42,6 +42,33 @@ def test_the_seed_articles_configuration_does_not_fit_and_the_half_batch_does(ru
     assert values(run, "d26", "--set", wrong["suggested_set"])["memory"]["verdict"] == "fits"
 
 
+def test_the_command_after_a_plan_that_does_not_fit_is_no_submission(run: Run) -> None:
+    _code, _out, err = run("plan", "d26", "--set", "run.pretrain.device_batch=16")
+    assert "next: nanochat-npu plan d26 --set run.pretrain.device_batch=16 --set run.pretrain.device_batch=8" in err
+    _code, _out, err = run("plan", "d26")
+    assert "next: nanochat-npu submit d26" in err
+
+
+@pytest.mark.parametrize("backend", ["volcano", "local"])
+def test_what_does_not_fit_is_not_submitted_and_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    monkeypatch.setenv("NANOCHAT_NPU_HOME", str(tmp_path / "home"))
+    batch = {"volcano": "16", "local": "8192"}[backend]
+    code, out, err = run("submit", "d26", "--yes", "--set", f"backend={backend}", "--set", f"run.pretrain.device_batch={batch}")
+    assert (code, out) == (3, "")
+    assert "memory does not fit" in err
+    assert "--force" in err
+    assert not (tmp_path / "home" / "jobs").exists()
+
+
+def test_force_submits_what_does_not_fit(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets as far as the cluster, of which there is none here."""
+    monkeypatch.setenv("NANOCHAT_NPU_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    code, _out, err = run("submit", "d26", "--force", "--set", "run.pretrain.device_batch=16")
+    assert code == 6, err
+    assert "memory does not fit" not in err
+
+
 def test_json_has_the_keys_that_scripts_rely_on(run: Run) -> None:
     found = values(run, "d26", *PRICE)
     assert set(found["memory"]) >= {"verdict", "peak_gb", "usable_gb", "parts", "suggested_device_batch"}
