@@ -1,4 +1,7 @@
-"""Several ranks on this computer, for tests: forked after torch is imported, since importing it anew costs seconds a rank."""
+"""Several ranks on this computer, for tests: forked from a server that has imported torch once, which costs seconds.
+
+Not from the process of the tests: once a test there has used autograd on a simulated device, torch refuses to run it in a fork.
+"""
 
 import io
 import multiprocessing
@@ -8,10 +11,15 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import torch
 
 from nanochat.device import pick
 from nanochat.distributed import Communicator, join
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+# One server serves all tests of a process; whoever starts it first decides what it has imported, which is only a matter of speed.
+_CONTEXT.set_forkserver_preload(["nanochat.rank", "nanochat.launch.command"])
 
 
 def free_port() -> int:
@@ -29,11 +37,10 @@ def run_ranks(world: int, work: Callable[[Communicator], Any], timeout_s: float 
     """
     if world == 1:
         return [work(Communicator())]
-    context = multiprocessing.get_context("fork")
-    port = free_port()
-    pipes = [context.Pipe(duplex=False) for _ in range(world)]
+    port, packed = free_port(), cloudpickle.dumps(work)  # what tests hand over are mostly functions inside of functions
+    pipes = [_CONTEXT.Pipe(duplex=False) for _ in range(world)]
     processes = [
-        context.Process(target=_rank, args=(rank, world, port, pipes[rank][1], work), daemon=True) for rank in range(world)
+        _CONTEXT.Process(target=_rank, args=(rank, world, port, pipes[rank][1], packed), daemon=True) for rank in range(world)
     ]
     for process in processes:
         process.start()
@@ -61,11 +68,11 @@ def _packed(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _rank(rank: int, world: int, port: int, pipe: Any, work: Callable[[Communicator], Any]) -> None:
+def _rank(rank: int, world: int, port: int, pipe: Any, work: bytes) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     try:
         comm = join(pick("cpu"), start_timeout_s=60, timeout_s=60)
-        pipe.send((True, _packed(work(comm))))
+        pipe.send((True, _packed(cloudpickle.loads(work)(comm))))
         comm.close()
     except BaseException:  # the parent raises it with this text
         pipe.send((False, traceback.format_exc()))
