@@ -155,9 +155,10 @@ def results(snapshot: Snapshot) -> Section | None:
     """First and last result of each evaluation."""
     lines, value = [], {}
     for title, (first, last) in snapshot.progress.before_and_after().items():
-        lines.append((title, first.text if first is not last else "-", last.text))
+        early = first is last and first.step == 0  # measured before the first step, and not since
+        lines.append((title, first.text if early or first is not last else "-", "-" if early else last.text))
         value[title] = {
-            "name": first.name, "before": first.value, "after": last.value, "correct_before": first.correct, "correct": last.correct, "total": last.total, "stage": last.stage,
+            "name": first.name, "before": first.value, "after": None if early else last.value, "correct_before": first.correct, "correct": None if early else last.correct, "total": last.total, "stage": last.stage,
             "step": last.step,
         }
     return Section("results", _("Results"), header=(_("measured"), _("before"), _("after")), table=tuple(lines), value=value) if lines else None

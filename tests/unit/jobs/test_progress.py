@@ -11,7 +11,7 @@ from nanochat.contract.events import FIELDS
 from nanochat_npu import live, tables
 from nanochat_npu.backends import JobState, JobView
 from nanochat_npu.progress import Progress, describe
-from nanochat_npu.views import RESULT_SECTIONS, STATUS_SECTIONS, Snapshot, job_json, job_list, sections
+from nanochat_npu.views import RESULT_SECTIONS, STATUS_SECTIONS, Snapshot, job_json, job_list, results, sections
 
 
 def step(number: int, loss: float = 2.0, **fields: Any) -> dict[str, Any]:
@@ -65,6 +65,12 @@ def test_answers_are_compared_over_the_job_and_losses_within_a_stage() -> None:
     )
     shown = {title: (first.value, last.value) for title, (first, last) in progress.before_and_after().items()}
     assert shown == {"bpb (pretrain)": (3.0, 3.0), "sums": (0.0, 0.9), "bpb (sft)": (1.0, 1.0)}
+
+
+def test_what_was_measured_before_the_first_step_alone_stands_under_before() -> None:
+    progress = folded(*({"event": "eval", "stage": "pretrain", "step": n, "name": name, "value": 3.5} for n, name in ((0, "bpb"), (4, "core"))))
+    (made,) = sections([results], Snapshot(JobView("job", "local", JobState.RUNNING), progress, 0.0))
+    assert made.table == (("bpb (pretrain)", "3.5000", "-"), ("core (pretrain)", "-", "3.5000"))
 
 
 def test_a_new_attempt_forgets_how_the_last_one_ended() -> None:
