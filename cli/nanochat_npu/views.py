@@ -240,7 +240,7 @@ def next_command(job: JobView) -> str:
         JobState.RESTARTING: f"nanochat-npu logs {job.name} --follow",
         JobState.SUSPENDED: f"nanochat-npu submit {_spec_of(job)}",
         JobState.SUCCEEDED: f"nanochat-npu chat {job.name}",
-        JobState.FAILED: f"nanochat-npu logs {job.name}",
+        JobState.FAILED: f"nanochat-npu explain {job.name}",
         JobState.CANCELLED: f"nanochat-npu submit {_spec_of(job)}",
         JobState.UNKNOWN: f"nanochat-npu logs {job.name}",
     }

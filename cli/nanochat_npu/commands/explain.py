@@ -17,6 +17,9 @@ from nanochat_npu.options import BackendOption, ContextOption, JobArgument, Name
 __all__ = ["command", "explain_local"]
 
 LOG_LINES = 400
+COMMANDS = ("nanochat-npu ", "kubectl ")
+ENDED_RULES = ("E", "P")
+"""First letters of the rules for jobs that have ended, on a cluster and here."""
 
 
 def command(
@@ -37,7 +40,14 @@ def command(
     console.data(_as_text(answer))
     if unread:
         console.say(_("not looked at, for lack of rights: {what}").format(what=", ".join(unread)))
-    console.say(_("next: {command}").format(command=answer.action))
+    console.say(_("next: {command}").format(command=_next(answer, job)))
+
+
+def _next(answer: Explanation, job: str) -> str:
+    """A command: the action where it is one. A sentence stands above already, and cannot be pasted into a shell."""
+    if answer.action.startswith(COMMANDS) and ", " not in answer.action:
+        return answer.action
+    return f"nanochat-npu logs {job} --first-failure" if answer.rule[:1] in ENDED_RULES else f"nanochat-npu status {job}"
 
 
 def explain_local(at: Backend, view: JobView) -> Explanation:

@@ -103,6 +103,16 @@ def test_following_a_failure_leaves_with_7_and_json_has_the_ranks_code(shell: Sh
     assert "bees" in answer["error"]["message"]
 
 
+def test_after_a_failure_each_next_is_a_command_and_no_advice(shell: Shell) -> None:
+    shell.play(codes=[1], verdict=65)  # whose advice is a sentence
+    shell.run("submit", "tiny", "--follow")
+    assert shell.run("status", "tiny").stderr == "next: nanochat-npu explain tiny\n"
+    done = shell.run("explain", "tiny")
+    assert "→ correct run.data in the spec" in done.stdout
+    assert done.stderr == "next: nanochat-npu logs tiny --first-failure\n"
+    assert shell.run("logs", "tiny", "--first-failure").returncode == 0
+
+
 def test_following_goes_on_over_a_restart(shell: Shell) -> None:
     shell.play(codes=[82, 0])
     done = shell.run("submit", "tiny", "--follow")
