@@ -19,9 +19,10 @@ def entries(lock: str) -> list[str]:
     return re.findall(r"^(?![#\s]).*?(?=^(?![#\s])|\Z)", lock, re.MULTILINE | re.DOTALL)
 
 
-def pip(*args: str) -> None:
-    """Run pip of this environment, and end with its exit code if it fails."""
-    done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *args], check=False)
+def pip(command: str, *args: str) -> None:
+    """Run pip of this environment, and end with its exit code if it fails; it shows its progress to a person."""
+    quiet = [] if sys.stdout.isatty() else ["-q"]
+    done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", command, *quiet, *args], check=False)
     if done.returncode:
         sys.exit(done.returncode)
 
@@ -34,12 +35,14 @@ def main() -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("".join(wanted))
         file.flush()
+        size = "0.5 GB" if index else "2.6 GB, most of it PyTorch's CUDA build"
+        print(f"installing {len(wanted)} packages from requirements.lock: about {size} to download", flush=True)
         # The lock is complete, so nothing has to be resolved: --no-deps also keeps pip from looking.
-        pip("install", "-q", "--no-deps", "--require-hashes", "-r", file.name)
+        pip("install", "--no-deps", "--require-hashes", "-r", file.name)
     if index:
         pin = (ROOT / "constraints.txt").read_text().strip()
-        pip("install", "-q", "--no-deps", "--index-url", index, pin)
-    pip("install", "-q", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
+        pip("install", "--no-deps", "--index-url", index, pin)
+    pip("install", "--no-deps", "--no-build-isolation", "-e", str(ROOT))
 
 
 if __name__ == "__main__":
