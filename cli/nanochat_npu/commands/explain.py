@@ -59,6 +59,8 @@ def explain_local(at: Backend, view: JobView) -> Explanation:
         return Explanation("P00", cause, Who.WAIT, f"nanochat-npu watch {view.name}").with_also(*([found.cause] if found else []))
     if view.state is JobState.SUCCEEDED:
         return Explanation("P01", _("{job} has finished").format(job=view.name), Who.WAIT, f"nanochat-npu chat {view.name}")
+    if view.state in (JobState.CANCELLED, JobState.SUSPENDED):
+        return _stopped(view)
     verdict = read_json(layout.verdict_file(Path(view.where), view.attempt or 0))
     code = view.exit_code
     if code is None:
@@ -72,6 +74,16 @@ def explain_local(at: Backend, view: JobView) -> Explanation:
     message, hint = str(verdict.get("message") or ""), str(verdict.get("hint") or "")
     answer = Explanation(f"P{code}", cause, who, hint or action, raw=message, values={"exit_code": code, **{k: verdict.get(k) for k in ("rank", "step", "stage", "where")}})
     return answer.with_also(*([found.cause] if found else []))
+
+
+def _stopped(view: JobView) -> Explanation:
+    """The answer for a job that somebody stopped: how its processes ended and what they said meanwhile is no failure."""
+    again = f"nanochat-npu submit {view.where}/spec.yaml"
+    if view.state is JobState.CANCELLED:
+        cause = _("{job} was cancelled (by you); submit the same spec to go on from its newest checkpoint").format(job=view.name)
+        return Explanation("P03", cause, Who.YOU, again)
+    cause = _("{job} is suspended; submit the same spec to go on from its newest checkpoint").format(job=view.name)
+    return Explanation("P04", cause, Who.YOU, again).with_also(*([view.reason] if view.reason else []))
 
 
 def _as_text(answer: Explanation) -> str:

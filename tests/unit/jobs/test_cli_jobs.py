@@ -320,6 +320,27 @@ def test_cancel_of_a_job_that_does_not_listen_times_out_and_names_now(shell: She
     assert shell.bench.processes("tiny") == []
 
 
+@pytest.mark.parametrize(("play", "now"), [({}, []), ({"deaf": True}, ["--now"])])
+def test_a_cancelled_job_is_not_explained_as_a_failure(shell: Shell, play: dict[str, Any], now: list[str]) -> None:
+    submit_waiting(shell, **play)
+    assert shell.run("cancel", "tiny", *now).returncode == 0
+    done = shell.run("explain", "tiny")
+    assert done.stdout.startswith("tiny was cancelled (by you); submit the same spec to go on from its newest checkpoint")
+    assert "tiny/spec.yaml" in done.stderr
+    assert not any(word in done.stdout for word in ("failed", "signal", "memory", "outside"))
+
+
+def test_a_job_stopped_from_outside_is_explained_as_suspended(shell: Shell) -> None:
+    submit_waiting(shell)
+    pid = shell.bench.store.folder("tiny").supervisor_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: shell.bench.backend().get("tiny").state in ENDED, "tiny ends")
+    value = shell.json("explain", "tiny")
+    assert (value["rule"], shell.bench.backend().get("tiny").state) == ("P04", JobState.SUSPENDED)
+    assert "suspended" in value["cause"]
+
+
 def test_deleting_needs_a_yes(shell: Shell) -> None:
     shell.run("submit", "tiny", "--wait-timeout", "30s")
     refused = shell.run("cancel", "tiny", "--delete")
@@ -356,10 +377,19 @@ def test_a_supervisor_that_was_killed_shows_in_status_and_submitting_again_goes_
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: shell.bench.backend().get("tiny").state is JobState.UNKNOWN, "the loss is noticed")
     wait_until(lambda: not shell.bench.processes("tiny"), "no orphan is left")
+    saved = shell.bench.store.folder("tiny").path / "checkpoints" / "pretrain" / "step_000002" / "manifest.json"
+    saved.parent.mkdir(parents=True)
+    saved.touch()
     shell.play()
     done = shell.run("submit", "tiny", "--follow")
     assert done.returncode == 0
     assert "goes on from its newest checkpoint" in done.stderr
+
+
+def test_a_job_that_had_saved_nothing_starts_again(shell: Shell) -> None:
+    shell.play(codes=[65])
+    shell.run("submit", "tiny", "--follow")
+    assert "tiny starts again: it had no checkpoint yet" in shell.run("submit", "tiny", "--follow").stderr
 
 
 def test_a_cluster_that_does_not_answer_hides_no_local_job(shell: Shell, tmp_path: Path) -> None:
