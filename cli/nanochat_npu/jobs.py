@@ -218,6 +218,11 @@ class JobFolder:
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     @property
+    def has_checkpoint(self) -> bool:
+        """True if there is a checkpoint to go on from: its manifest is written last."""
+        return any((self.path / "checkpoints").glob("*/step_*/manifest.json"))
+
+    @property
     def supervisor_pid(self) -> int | None:
         """Process id of the supervisor, or None where none lives."""
         if not is_locked(self.lock_file):

@@ -111,8 +111,10 @@ class Supervisor:
                 log.exception("attempt %d", attempt)
                 self.state["detail"] = str(error)
                 return self._end(Decision(JobState.FAILED, Why.CANNOT_START), None)
-            self.tally = self.tally.after(code)
-            decision = decide(code, self.tally, self.settings, stop=self.stop, resumable=self._resumable(attempt))
+            tally = self.tally.after(code)
+            decision = decide(code, tally, self.settings, stop=self.stop, resumable=self._resumable(attempt))
+            if decision.state is not JobState.CANCELLED:  # whoever cancels has seen neither a failure nor an interruption
+                self.tally = tally
             if decision.state is not JobState.RESTARTING:
                 return self._end(decision, code)
             self._write(decision, exit_code=code)

@@ -98,6 +98,8 @@ class Outcome(StrEnum):
     """The same submission was running or had succeeded: nothing was started."""
     CONTINUED = "continued"
     """The same submission had ended without success: it goes on from its newest checkpoint."""
+    RESTARTED = "restarted"
+    """The same submission had ended before its first checkpoint: it starts again."""
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class LocalBackend:
                 elif view.state in ACTIVE or view.state is JobState.SUCCEEDED:
                     return Submitted(Outcome.ATTACHED, view)
                 else:
-                    outcome = Outcome.CONTINUED
+                    outcome = Outcome.CONTINUED if folder.has_checkpoint else Outcome.RESTARTED
                     self._make_ready_to_continue(folder, files)
             if outcome is Outcome.STARTED:
                 folder = self.store.create(name, files)

@@ -149,6 +149,7 @@ _SENTENCES = {
     Outcome.STARTED: lambda: _("{job} is started"),
     Outcome.ATTACHED: lambda: _("{job} was submitted before and is {state}: nothing was started (anew: --rerun)"),
     Outcome.CONTINUED: lambda: _("{job} goes on from its newest checkpoint"),
+    Outcome.RESTARTED: lambda: _("{job} starts again: it had no checkpoint yet"),
 }
 
 

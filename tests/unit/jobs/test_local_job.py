@@ -67,6 +67,7 @@ def test_cancel_lets_the_job_save_its_work(bench: Bench) -> None:
     backend.cancel("job")
     view = bench.end(backend)
     assert (view.state, view.exit_code) == (JobState.CANCELLED, 82)
+    assert (view.failures, view.preemptions) == (0, 0)
     assert (job / "saved0").exists()
 
 
@@ -78,6 +79,7 @@ def test_cancel_now_ends_a_job_that_does_not_listen(bench: Bench) -> None:
     backend.cancel("job", now=True)
     view = bench.end(backend)
     assert (view.state, view.exit_code) == (JobState.CANCELLED, 137)
+    assert (view.failures, view.preemptions) == (0, 0)
     assert bench.processes() == []
 
 
@@ -107,7 +109,7 @@ def test_a_shutdown_suspends_the_job_and_submitting_again_continues_it(bench: Be
     os.kill(pid, signal.SIGTERM)
     assert bench.end(backend).state is JobState.SUSPENDED
     again = bench.backend(codes=[0]).submit(bench.submission())
-    assert again.outcome is Outcome.CONTINUED
+    assert again.outcome is Outcome.RESTARTED  # it had saved nothing yet
     view = bench.end(backend)
     assert (view.state, view.attempt) == (JobState.SUCCEEDED, 1)
 
