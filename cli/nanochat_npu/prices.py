@@ -11,6 +11,7 @@ from nanochat_npu.errors import Problem, SpecFieldError, UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.spec import PriceConfig
 from nanochat_npu.spec.currencies import CURRENCIES
+from nanochat_npu.spec.findings import nearest_currency
 from nanochat_npu.yaml_source import MAX_BYTES, YamlSource, parse_yaml
 
 __all__ = ["PUBLIC", "price_from_flag", "price_from_table", "price_overrides"]
@@ -18,6 +19,7 @@ __all__ = ["PUBLIC", "price_from_flag", "price_from_table", "price_overrides"]
 PUBLIC = "public"
 """Name of the table that comes with the program."""
 _FLAG = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]{3})\s*")
+_AMOUNT = re.compile(r"[0-9]*\.?[0-9]+")
 
 
 def price_from_flag(text: str, today: datetime.date) -> PriceConfig:
@@ -29,7 +31,10 @@ def price_from_flag(text: str, today: datetime.date) -> PriceConfig:
     found = _FLAG.fullmatch(text)
     currency = found.group(2).upper() if found else ""
     if found is None or currency not in CURRENCIES:
-        raise UsageError(_("'{text}' is no price").format(text=text), where="--price", hint=_("an amount and a currency, for one NPU and hour: --price 3.0CNY"))
+        amount = _AMOUNT.search(text)
+        close = nearest_currency(_AMOUNT.sub("", text, count=1)) if amount and "-" not in text else None
+        hint = _("did you mean {name}?").format(name=f"{amount.group()}{close}") if amount and close else _("an amount and a currency, for one NPU and hour: --price 3.0CNY")
+        raise UsageError(_("'{text}' is no price").format(text=text), where="--price", hint=hint)
     return PriceConfig(per_npu_hour=float(found.group(1)), currency=currency, source="--price", date=today)
 
 

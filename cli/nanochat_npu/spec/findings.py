@@ -10,9 +10,10 @@ from pydantic_core import ErrorDetails
 
 from nanochat_npu.i18n import _
 from nanochat_npu.spec.aliases import UPSTREAM_FLAGS
+from nanochat_npu.spec.currencies import CURRENCIES, CURRENCY_NAMES
 from nanochat_npu.spec.model import JobSpec
 
-__all__ = ["SHAPES", "FieldPath", "Finding", "findings_of", "known_paths", "model_at", "nearest"]
+__all__ = ["SHAPES", "FieldPath", "Finding", "findings_of", "known_paths", "model_at", "nearest", "nearest_currency"]
 
 FieldPath = tuple[str | int, ...]
 
@@ -31,6 +32,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that was probably meant, or None."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def nearest_currency(word: str) -> str | None:
+    """The code of the currency that was probably meant, or None."""
+    said = word.strip().upper()
+    return CURRENCY_NAMES.get(said) or nearest(said, sorted(CURRENCIES))
 
 
 def model_at(path: FieldPath) -> type[BaseModel] | None:
@@ -131,6 +138,8 @@ def _hint(kind: str, item: ErrorDetails, path: FieldPath) -> str | None:
         return _("YAML 1.2 reads {value} as text; write {word}").format(value=value, word=_YAML11_BOOL[value.lower()])
     if kind in ("int_type", "float_type") and isinstance(value, str):
         return _number_hint(value)
+    if kind == "string_pattern_mismatch" and path[-2:] == ("price", "currency") and (close := nearest_currency(str(value))):
+        return _("did you mean {name}?").format(name=close)
     if kind == "string_pattern_mismatch":
         return _shape_hint(item)
     return _describe(path)

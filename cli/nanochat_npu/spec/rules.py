@@ -12,7 +12,7 @@ from nanochat.contract import DataSource, Stage, neighbouring_batches
 from nanochat_npu.i18n import _
 from nanochat_npu.spec.blocks import DriverMount, RankTableMode, VolumeConfig
 from nanochat_npu.spec.currencies import CURRENCIES
-from nanochat_npu.spec.findings import FieldPath, Finding, nearest
+from nanochat_npu.spec.findings import FieldPath, Finding, nearest_currency
 from nanochat_npu.spec.hccl import HcclConfig
 from nanochat_npu.spec.model import Backend, JobSpec
 from nanochat_npu.spec.platforms import PLATFORMS, NpuType, Platform, node_type_of
@@ -289,7 +289,7 @@ def _money(spec: JobSpec) -> Iterator[Finding]:
     if price is None:
         return
     if price.currency not in CURRENCIES:
-        close = nearest(price.currency, sorted(CURRENCIES))
+        close = nearest_currency(price.currency)
         hint = _("did you mean {name}?").format(name=close) if close else _("a code of ISO 4217: CNY, USD, EUR")
         yield Finding(("price", "currency"), _("{code} is no currency that we know").format(code=price.currency), hint)
     if price.low is not None and price.low > price.per_npu_hour:

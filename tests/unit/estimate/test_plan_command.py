@@ -113,6 +113,13 @@ def test_a_price_by_flag_carries_its_currency(run: Run) -> None:
     assert values(run, "d20", "--price", "0.7usd")["cost"]["currency"] == "USD"
 
 
+@pytest.mark.parametrize("text", ["3.0RMB", "3.0rmb", "¥3.0", "3.0元", "3.0 yuan"])
+def test_other_names_of_the_yuan_are_understood_in_the_hint(run: Run, text: str) -> None:
+    code, _out, err = run("plan", "d20", "--price", text)
+    assert code == 2
+    assert "did you mean 3.0CNY?" in err
+
+
 @pytest.mark.parametrize("text", ["free", "-3CNY", "3.0", "3.0XXX"])
 def test_a_price_that_is_none_is_refused(run: Run, text: str) -> None:
     code, _out, err = run("plan", "d20", f"--price={text}")

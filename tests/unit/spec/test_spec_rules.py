@@ -215,3 +215,9 @@ def test_node_types_allow_whole_nodes_and_the_spec_knows_them_all() -> None:
     schema = JobSpec.model_json_schema()["$defs"]["ClusterConfig"]["properties"]["node_type"]
     assert set(schema["anyOf"][0]["enum"]) == set(NODE_TYPES)
     assert {npu.value for npu in NpuType} >= {"910B1", "910B2", "910B3", "910B4", "910C"}
+
+
+@pytest.mark.parametrize(("said", "meant"), [("RMB", "CNY"), ("¥", "CNY"), ("元", "CNY"), ("yuan", "CNY"), ("USB", "USD")])
+def test_other_names_of_a_currency_are_understood_in_the_hint(problems: Problems, said: str, meant: str) -> None:
+    (problem,) = problems(f"{CLUSTER}price: {{per_npu_hour: 3.0, currency: '{said}', source: offer, date: 2026-11-01}}\n")
+    assert (problem.path, problem.hint) == ("price.currency", f"did you mean {meant}?")
