@@ -3,12 +3,15 @@
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
-__all__ = ["SCHEMA_VERSION", "binary_data", "confirm", "data", "is_interactive", "is_watching", "json_data", "rich_err", "rich_out", "say", "say_next", "width"]
+__all__ = [
+    "SCHEMA_VERSION", "binary_data", "confirm", "data", "forget", "is_interactive", "is_watching", "json_data", "rich_err", "rich_out", "say", "say_next", "stream_data",
+    "width",
+]
 
 SCHEMA_VERSION = 1
 """Version of the JSON that ``-o json`` prints; raised when a key changes its meaning."""
@@ -45,8 +48,33 @@ def width(default: int = 80) -> int:
     return shutil.get_terminal_size((default, 24)).columns
 
 
+def forget(stream: IO[str]) -> None:
+    """Let everything further that is written to stdout or stderr vanish: its reader has left (`| head`)."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _write(stream: IO[str], text: str) -> None:
+    # A reader that has left does not change what a command does, nor its exit code.
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        forget(stream)
+
+
 def data(text: str) -> None:
     """Write what was asked for to stdout, with exactly one newline at the end."""
+    _write(sys.stdout, text if text.endswith("\n") else text + "\n")
+
+
+def stream_data(text: str) -> None:
+    """Write a line of many, perhaps endless ones to stdout.
+
+    Raises:
+        BrokenPipeError: The reader has left, so that there is no point in further ones.
+    """
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
 
@@ -67,8 +95,7 @@ def say(text: str = "", *, style: str | None = None) -> None:
     if style and sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         rich_err().print(text, style=style, markup=False)
     else:
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        _write(sys.stderr, text + "\n")
 
 
 def say_next(command: str) -> None:

@@ -6,7 +6,6 @@ plain text by choice: rich's renderer alone would take a third of a second of ev
 
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
@@ -270,9 +269,11 @@ def main(argv: list[str] | None = None) -> Any:
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output left (`| head`): not an error; keep Python's shutdown from writing to it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit as leave:
+        # click leaves with 1 where the reader of a stream or of a help text has left (`| head`): that is no error.
+        if not isinstance(leave.__context__, BrokenPipeError):
+            raise
+        console.forget(sys.stdout)
         code = 0
     except Exception as error:
         code = _report_bug(error)

@@ -44,9 +44,9 @@ def _write(lines: Iterable[LogLine], *, prefix: bool, raw: bool, as_json: bool) 
     for line in lines:
         written += 1
         if as_json:
-            console.data(json.dumps({"source": line.source, "text": line.text}, ensure_ascii=False))
+            console.stream_data(json.dumps({"source": line.source, "text": line.text}, ensure_ascii=False))
             continue
         event = None if raw else parse_line(line.text)
         text = line.text if event is None else describe(event)
-        console.data(f"{line.source} | {text}" if prefix else text)
+        console.stream_data(f"{line.source} | {text}" if prefix else text)
     return written

@@ -303,6 +303,17 @@ def test_logs_show_events_as_sentences_and_raw_as_they_are(shell: Shell) -> None
     assert json.loads(shell.run("logs", "tiny", "-o", "json").stdout.splitlines()[1]) == {"source": "rank 0", "text": "plain"}
 
 
+def test_following_a_log_ends_when_its_reader_has_left(shell: Shell) -> None:
+    shell.play(wait=True, events=STEPS)
+    shell.run("submit", "tiny")
+    shell.bench.ready("tiny")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*CLI, "logs", "tiny", "--follow"], env=shell.env, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_cancel_waits_until_the_job_has_saved_its_work(shell: Shell) -> None:
     submit_waiting(shell)
     done = shell.run("cancel", "tiny")
