@@ -33,6 +33,8 @@ HAMI_CHIPS = frozenset({NpuType.A910B2, NpuType.A910B3, NpuType.A910B4, NpuType.
 """Chips with a resource name in HAMi's ``ascend-device-configmap.yaml``."""
 _URL_LOGIN = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 """A password in a URL, as in http://user:password@proxy."""
+_MADE_BY = {Stage.TOKENIZER: (Stage.PRETRAIN,), Stage.PRETRAIN: (Stage.SFT, Stage.RL, Stage.EVAL)}
+"""Stage -> stages that cannot run in front of it; the other orders may be meant, since a stage finds what the job made earlier."""
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
@@ -78,6 +80,20 @@ def _rollouts(spec: JobSpec) -> Iterator[Finding]:
     if Stage.RL in spec.run.stages and spec.run.rl.examples_per_step < spec.world_size:
         message = _("{examples} examples per step for {world} ranks").format(examples=spec.run.rl.examples_per_step, world=spec.world_size)
         yield Finding(("run", "rl", "examples_per_step"), message, _("use {value} or a multiple").format(value=spec.world_size))
+
+
+def _order(spec: JobSpec) -> Iterator[Finding]:
+    """What makes the tokenizer or the first model does not stand behind what needs it; another job's (``run.resume``) may be used at once."""
+    stages = spec.run.stages
+    if "@" in spec.run.resume:
+        return
+    for maker, users in _MADE_BY.items():
+        first = stages.index(maker) if maker in stages else 0
+        for place, stage in enumerate(stages[:first]):
+            if stage in users:
+                message = _("{stage} needs what {maker} makes, which comes later").format(stage=stage.value, maker=maker.value)
+                hint = _("put {maker} before {stage}, or go on from another job: run.resume: JOB@latest").format(stage=stage.value, maker=maker.value)
+                yield Finding(("run", "stages", place), message, hint)
 
 
 def _exams(spec: JobSpec) -> Iterator[Finding]:
@@ -312,7 +328,7 @@ def _nul_characters(value: Any, path: FieldPath) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    _text, _batch, _rollouts, _exams, _model, _names, _counts, _chip, _memory, _storage, _data_place, _environment, _hccl, _rank_table, _image, _security, _tolerations, _money,
+    _text, _batch, _rollouts, _order, _exams, _model, _names, _counts, _chip, _memory, _storage, _data_place, _environment, _hccl, _rank_table, _image, _security, _tolerations, _money,
 )
 
 

@@ -34,6 +34,22 @@ def test_every_rank_has_an_example_in_a_step_of_rl(problems: Problems) -> None:
     assert (problem.path, problem.hint) == ("run.rl.examples_per_step", "use 8 or a multiple")
 
 
+@pytest.mark.parametrize(
+    ("stages", "wrong"),
+    [("sft, pretrain, rl", ["run.stages[0]"]), ("eval, sft, pretrain", ["run.stages[0]", "run.stages[1]"]), ("pretrain, tokenizer", ["run.stages[0]"])],
+)
+def test_no_stage_comes_before_the_one_that_makes_what_it_needs(problems: Problems, load: Load, stages: str, wrong: list[str]) -> None:
+    found = problems(CLUSTER, [f"run.stages=[{stages}]"])
+    assert [problem.path for problem in found] == wrong
+    assert "comes later" in found[0].message
+    load(CLUSTER, [f"run.stages=[{stages}]", "run.resume=other@latest"])
+
+
+@pytest.mark.parametrize("stages", ["sft, eval", "eval, sft", "rl, sft", "pretrain, eval, sft, eval", "tokenizer, pretrain, rl, sft", "report, pretrain"])
+def test_orders_of_stages_that_may_be_meant(load: Load, stages: str) -> None:
+    load(CLUSTER, [f"run.stages=[{stages}]"])
+
+
 def test_core_without_a_bundle_is_found_before_anything_is_trained(problems: Problems) -> None:
     assert [problem.path for problem in problems(CLUSTER, ["run.stages=[pretrain, eval]", "run.eval.tasks=[core]"])] == ["run.eval.bundle"]
 
