@@ -9,7 +9,7 @@ from nanochat.contract import describe as describe_code
 from nanochat_npu import lenient, units
 from nanochat_npu.backends import ACTIVE, Backend, JobState, JobView
 from nanochat_npu.i18n import _
-from nanochat_npu.progress import Progress
+from nanochat_npu.progress import Evaluation, Progress
 from nanochat_npu.tables import Section
 
 __all__ = ["LIST_COLUMNS", "RESULT_SECTIONS", "STATUS_SECTIONS", "Snapshot", "job_json", "job_list", "next_command", "read_snapshot", "sections"]
@@ -156,12 +156,22 @@ def results(snapshot: Snapshot) -> Section | None:
     lines, value = [], {}
     for title, (first, last) in snapshot.progress.before_and_after().items():
         early = first is last and first.step == 0  # measured before the first step, and not since
-        lines.append((title, first.text if early or first is not last else "-", "-" if early else last.text))
+        lines.append((title + _measured_on(last, snapshot.progress), first.text if early or first is not last else "-", "-" if early else last.text))
         value[title] = {
             "name": first.name, "before": first.value, "after": None if early else last.value, "correct_before": first.correct, "correct": None if early else last.correct, "total": last.total, "stage": last.stage,
             "step": last.step,
         }
     return Section("results", _("Results"), header=(_("measured"), _("before"), _("after")), table=tuple(lines), value=value) if lines else None
+
+
+def _measured_on(result: Evaluation, progress: Progress) -> str:
+    """What a bpb was measured on: it rises on the text of pretraining once a model is taught to answer, and is no loss of skill."""
+    if result.name != "bpb" or result.stage not in ("sft", "eval"):
+        return ""
+    if result.stage == "sft":
+        return _(": on its examples")
+    trained = [run.name for run in progress.runs if run.index < result.stage_index and run.name in ("pretrain", "sft", "rl")]
+    return _(": on pretraining text, after {stage}").format(stage=trained[-1]) if trained else _(": on pretraining text")
 
 
 def workers(snapshot: Snapshot) -> Section | None:
@@ -219,7 +229,7 @@ def outcome(snapshot: Snapshot) -> Section:
         rows.append((_("tokens/s"), f"{units.count(run.mean_tokens_per_s)}  ({run.name})"))
     bpb = progress.before_and_after().get("bpb (pretrain)")
     if bpb is not None:
-        rows.append((_("validation bpb"), f"{bpb[0].text} → {bpb[1].text}"))
+        rows.append((_("validation bpb (pretrain)"), f"{bpb[0].text} → {bpb[1].text}"))
     if progress.checkpoint and progress.checkpoint.get("path"):
         rows.append((_("checkpoint"), f"{job.where}/{progress.checkpoint['path']}"))
     rows.append((_("next"), next_command(job)))

@@ -73,6 +73,15 @@ def test_what_was_measured_before_the_first_step_alone_stands_under_before() -> 
     assert made.table == (("bpb (pretrain)", "3.5000", "-"), ("core (pretrain)", "-", "3.5000"))
 
 
+def test_each_bpb_says_what_it_was_measured_on() -> None:
+    events: list[dict[str, Any]] = []
+    for index, stage in enumerate(("pretrain", "sft", "eval")):
+        events.append({"event": "stage", "stage": stage, "status": "start", "index": index, "of": 3})
+        events.append({"event": "eval", "stage": stage, "step": 9, "name": "bpb", "value": 1.0 + index})
+    (made,) = sections([results], Snapshot(JobView("job", "local", JobState.SUCCEEDED), folded(*events), 0.0))
+    assert [line[0] for line in made.table] == ["bpb (pretrain)", "bpb (sft): on its examples", "bpb (eval): on pretraining text, after sft"]
+
+
 def test_a_new_attempt_forgets_how_the_last_one_ended() -> None:
     progress = folded({"event": "error", "stage": "", "attempt": 0, "code": 69}, step(1, attempt=1))
     assert (progress.error, progress.attempt) == (None, 1)
