@@ -23,7 +23,8 @@ class LintFormat(StrEnum):
     SARIF = "sarif"
 
 
-FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE…", help=_("YAML files; - reads from a pipe."), show_default=False)]
+_SUFFIXES = (".yaml", ".yml")
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE…", help=_("YAML files, or folders of them; - reads from a pipe."), show_default=False)]
 FixOption = Annotated[bool, typer.Option("--fix", help=_("Mend in place what can be mended for certain."))]
 StrictOption = Annotated[bool, typer.Option("--strict", help=_("End with 3 on warnings too."))]
 FormatOption = Annotated[LintFormat, typer.Option("--output", "-o", help=_("Form of the findings."))]
@@ -33,7 +34,7 @@ def command(files: FilesArgument, fix: FixOption = False, strict: StrictOption =
     """Check Volcano jobs for Ascend: what hangs, what is silently ignored, what fails after an hour."""
     found: dict[str, list[Finding]] = {}
     jobs = mended = 0
-    for file in files:
+    for file in _yaml_files(files):
         name, text = str(file), _read(file)
         if fix and name != "-":
             changed, done = apply_fixes(text, name)
@@ -47,6 +48,22 @@ def command(files: FilesArgument, fix: FixOption = False, strict: StrictOption =
     bad = [f for listed in found.values() for f in listed if strict or f.severity is Severity.ERROR]
     if bad:
         raise typer.Exit(3)
+
+
+def _yaml_files(given: list[Path]) -> list[Path]:
+    """The files to look at: of a folder those that are YAML by name, and of what was named beside others (``out/*``) the same."""
+    chosen: list[Path] = []
+    for path in given:
+        if str(path) != "-" and path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+            if not inside and len(given) == 1:
+                raise UsageError(_("no YAML file is in this folder"), where=str(path))
+            chosen += inside
+        elif len(given) > 1 and str(path) != "-" and path.is_file() and path.suffix not in _SUFFIXES:
+            console.say(_("{file} is left out: it is not YAML by its name").format(file=path))
+        else:
+            chosen.append(path)
+    return list(dict.fromkeys(chosen))
 
 
 def _read(file: Path) -> str:

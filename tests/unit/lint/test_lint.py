@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -243,6 +244,38 @@ def test_the_command_gives_json_sarif_and_exit_codes(tmp_path: Path, capsys: pyt
         main(["lint", "--fix", str(file)])
     assert left.value.code == 0
     assert file.read_text() == GOOD.replace("restartPolicy: Never", 'restartPolicy: "Never"')
+
+
+def lint_json(capsys: pytest.CaptureFixture[str], *args: Path) -> tuple[int, dict[str, Any], str]:
+    with pytest.raises(SystemExit) as left:
+        main(["lint", *map(str, args), "-o", "json"])
+    captured = capsys.readouterr()
+    return int(left.value.code or 0), json.loads(captured.out), captured.err
+
+
+def test_a_folder_and_its_files_one_by_one_give_the_same_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = GOOD.replace("restartPolicy: Never", "restartPolicy: Always")
+    for name, text in {"a.yaml": bad, "b.yml": bad, "Dockerfile": "FROM scratch\n", "build.sh": "a: [\n", "plan.json": "{}", "deeper": None}.items():
+        (tmp_path / name).write_text(text) if text is not None else (tmp_path / name).mkdir()
+    code, folder, err = lint_json(capsys, tmp_path)
+    assert (code, folder["jobs"], [Path(f["file"]).name for f in folder["findings"]]) == (3, 2, ["a.yaml", "b.yml"])
+    assert "left out" not in err
+    code, files, err = lint_json(capsys, *sorted(tmp_path.iterdir()))
+    assert (code, files) == (3, folder)
+    assert [name for name in ("Dockerfile", "build.sh", "plan.json") if f"{tmp_path / name} is left out" in err] == ["Dockerfile", "build.sh", "plan.json"]
+
+
+def test_a_file_that_was_named_alone_is_read_whatever_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "job.txt").write_text(GOOD)
+    code, found, _err = lint_json(capsys, tmp_path / "job.txt")
+    assert (code, found["jobs"]) == (0, 1)
+
+
+def test_a_folder_without_yaml_is_an_error_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["lint", str(tmp_path)])
+    assert left.value.code == 2
+    assert "no YAML file" in capsys.readouterr().err
 
 
 def test_sarif_names_only_rules_that_exist() -> None:
