@@ -12,6 +12,7 @@ from nanochat_npu.load import load_spec
 from nanochat_npu.locate import cluster_is_configured
 from nanochat_npu.options import ContextOption, NamespaceOption, OutputFormat, OutputOption, SetOption
 from nanochat_npu.spec import JobSpec
+from nanochat_npu.tables import cells, pad
 
 __all__ = ["command"]
 
@@ -35,14 +36,28 @@ def command(
         console.json_data({"verdict": verdict.value, "checks": [check.as_json() for check in checks]})
     else:
         _show(checks, markdown=output is OutputFormat.MARKDOWN)
+        console.say_next(_next_command(verdict, spec, set_ or []))
     if verdict is Level.FAILED:
         raise typer.Exit(ClusterError.exit_code)
+
+
+def _next_command(verdict: Level, spec: str | None, overrides: list[str]) -> str:
+    what = (spec or "") + "".join(f" --set {override}" for override in overrides)
+    return f"nanochat-npu doctor {what}".rstrip() if verdict is Level.FAILED else f"nanochat-npu submit {what if spec else 'SPEC'}"
+
+
+def _without_cluster(spec: JobSpec | None) -> list[Check]:
+    """What it means for the spec that no cluster is configured."""
+    if spec is None or spec.backend != "volcano":
+        return []
+    finding = _("{name} is for a cluster (backend: volcano), and none is configured: nothing that it names there was looked at").format(name=spec.name)
+    return [Check("spec", _("spec"), Level.FAILED, finding, _("set KUBECONFIG, or run it here: --set backend=local"))]
 
 
 def _cluster(spec: JobSpec | None, namespace: str | None, context: str | None) -> list[Check]:
     title = _("cluster")
     if not (context or cluster_is_configured()):
-        return [Check("cluster", title, Level.SKIPPED, _("no kubeconfig: only backend local can be used"), _("set KUBECONFIG to use a cluster"))]
+        return [Check("cluster", title, Level.SKIPPED, _("no kubeconfig: only backend local can be used"), _("set KUBECONFIG to use a cluster")), *_without_cluster(spec)]
     from nanochat_npu.backends.volcano import connect
 
     wanted = namespace or (spec.cluster.namespace if spec and spec.backend == "volcano" else None)
@@ -59,12 +74,11 @@ def _show(checks: list[Check], *, markdown: bool) -> None:
         for check in checks:
             console.data(f"| {_SIGNS[check.level]} | {check.title} | {check.finding} | {check.remedy} |")
         return
-    width = max(len(check.title) for check in checks)
+    width = max(cells(check.title) for check in checks)
     for check in checks:
-        console.data(f"{_SIGNS[check.level]} {check.title.ljust(width)}  {check.finding}")
+        console.data(f"{_SIGNS[check.level]} {pad(check.title, width)}  {check.finding}")
         if check.remedy and check.level is not Level.OK:
             console.data(f"  {' ' * width}  → {check.remedy}")
     counts = {level: sum(check.level is level for check in checks) for level in Level}
     console.say(_("{ok} in order, {warnings} warnings, {failed} failed, {skipped} not looked at").format(
         ok=counts[Level.OK], warnings=counts[Level.WARNING], failed=counts[Level.FAILED], skipped=counts[Level.SKIPPED]))
-    console.say(_("next: {command}").format(command="nanochat-npu submit SPEC" if not counts[Level.FAILED] else "nanochat-npu doctor"))

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from nanochat_npu.main import COMMANDS, main
+from nanochat_npu.tables import cells
 
 
 class Result(NamedTuple):
@@ -207,3 +208,27 @@ def _english_again() -> Any:
     from nanochat_npu.i18n import set_language
 
     set_language("en")
+
+
+def test_doctor_says_that_a_cluster_spec_needs_a_cluster(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path("job.yaml").write_text("name: mine\nbackend: volcano\nresources: {npu: 910B3}\n")
+    result = run("doctor", "job.yaml")
+    assert result.code == 6
+    assert "mine is for a cluster (backend: volcano), and none is configured" in result.out
+    assert "--set backend=local" in result.out
+    assert "next: nanochat-npu doctor job.yaml" in result.err
+    checks = {check["id"]: check["level"] for check in run("doctor", "job.yaml", "-o", "json").json()["checks"]}
+    assert checks["spec"] == "failed"
+    here = run("doctor", "job.yaml", "--set", "backend=local")
+    assert "mine is for a cluster" not in here.out
+    assert "job.yaml --set backend=local" in here.err
+
+
+def test_doctor_has_straight_columns_in_chinese(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = run("--lang", "zh", "doctor", "--local", "-o", "json").json()["checks"]
+    lines = [line for line in run("--lang", "zh", "doctor", "--local").out.splitlines() if "→" not in line]
+    starts = {cells(line[: line.index(check["finding"], 2 + len(check["title"]))]) for line, check in zip(lines, checks, strict=True)}
+    assert len(starts) == 1
