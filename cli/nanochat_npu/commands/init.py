@@ -1,14 +1,16 @@
 """``init``: write a spec from a preset."""
 
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nanochat_npu import console
-from nanochat_npu.errors import UsageError
+from nanochat_npu.errors import Problem, SpecError, UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, YesOption, complete_preset
 from nanochat_npu.presets import preset_names, preset_path, preset_summary
@@ -34,9 +36,11 @@ def command(
     path = preset_path(preset)
     if path is None:
         raise UsageError(_("there is no preset '{name}'").format(name=preset), hint=_("presets: {names}").format(names=", ".join(preset_names())))
-    text, taken = _adapt(path.read_text(encoding="utf-8"), name, set_ or [], os.environ)
+    original = path.read_text(encoding="utf-8")
+    text, taken = _adapt(original, name, set_ or [], os.environ)
     target = to or f"{name or preset}.yaml"
-    _check(text, target)
+    _check(text, target, {field: variable for variable, field, _value in taken})
+    text = _without_stale_comments(original, text, preset)
     for variable, field, value in taken:
         console.say(_("{field}: {value}, from {variable}").format(field=field, value=value, variable=variable))
     if target == "-":
@@ -65,7 +69,8 @@ def _adapt(text: str, name: str | None, overrides: list[str], environ: Mapping[s
     from nanochat_npu.spec.aliases import INIT_VARIABLES
     from nanochat_npu.yaml_edit import set_value
 
-    taken = [(variable, field, environ[variable]) for variable, field in INIT_VARIABLES.items() if environ.get(variable)]
+    said = {".".join(map(str, split_override(override)[0])) for override in overrides}
+    taken = [(variable, field, environ[variable]) for variable, field in INIT_VARIABLES.items() if environ.get(variable) and field not in said]
     changes: list[tuple[FieldPath, Any]] = [(tuple(field.split(".")), parse_value(value)[0]) for _variable, field, value in taken]
     changes += [(path, parse_value(value)[0]) for path, value in map(split_override, overrides)]
     if name is not None:
@@ -78,12 +83,51 @@ def _adapt(text: str, name: str | None, overrides: list[str], environ: Mapping[s
     return text, taken
 
 
-def _check(text: str, target: str) -> None:
-    """Refuse what would not be a good spec, before anything is written; the environment is not looked at twice."""
+_SIZED_BY = ("run.model.depth", "resources.nodes", "resources.npus_per_node")
+"""Fields of which the presets' comments speak: what the heading says, and what takes how many GB."""
+_SIZE_COMMENT = re.compile(r" +# .*( GB|\bwidth \d).*")
+
+
+def _without_stale_comments(original: str, text: str, preset: str) -> str:
+    """The text with a heading that is true where depth or counts are no longer the preset's, and no sizes that were meant for its depth."""
+    from nanochat_npu.yaml_source import parse_yaml
+
+    before, after = (parse_yaml(content.encode(), preset).raw for content in (original, text))
+    paths = {field: tuple(field.split(".")) for field in _SIZED_BY}
+    changed = {field: after[path] for field, path in paths.items() if path in after and before.get(path) != after[path]}
+    if not changed:
+        return text
+    heading, _newline, rest = text.partition("\n")
+    if heading.startswith("#"):
+        text = f"# From the preset {preset}, with {', '.join(f'{field}: {value}' for field, value in changed.items())}.\n{rest}"
+    return "\n".join(_SIZE_COMMENT.sub("", line) for line in text.split("\n")) if _SIZED_BY[0] in changed else text
+
+
+def _check(text: str, target: str, variables: Mapping[str, str]) -> None:
+    """Refuse what would not be a good spec, before anything is written; the environment is not looked at twice.
+
+    Args:
+        text: The spec.
+        target: Name of the file that it will be.
+        variables: Field -> variable of the environment that its value is from, for the error.
+
+    Raises:
+        SpecError: It is wrong.
+    """
     from nanochat_npu.load import load_text
 
     quiet = {key: os.environ[key] for key in ("HOME", "USER", "LOGNAME", "XDG_CONFIG_HOME", "NANOCHAT_NPU_SITE") if key in os.environ}
-    load_text(text.encode(), target, environ=quiet)
+    try:
+        load_text(text.encode(), target, environ=quiet)
+    except SpecError as error:
+        found = [_from_variable(problem, variables) for problem in error.problems]
+        raise type(error)(error.message, where=found[0].file if found[0].line is None else error.where, hint=error.hint, problems=found) from error
+
+
+def _from_variable(problem: Problem, variables: Mapping[str, str]) -> Problem:
+    """The problem at the variable that the value is from: the file that it would stand in was never written."""
+    variable = variables.get(problem.path)
+    return problem if variable is None else replace(problem, file=_("environment") + f" ${variable}", line=None, column=None, source=None)
 
 
 def _write(path: Path, text: str, *, yes: bool) -> None:

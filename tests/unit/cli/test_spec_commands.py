@@ -136,7 +136,30 @@ def test_init_leaves_nothing_behind_when_the_environment_is_wrong(run: Run, monk
     monkeypatch.setenv(name, value)
     result = run("init", "d26")
     assert result.code == 3
+    assert f"environment ${name}: " in result.err
+    assert "d26.yaml" not in result.err
     assert not Path("d26.yaml").exists()
+
+
+def test_init_has_no_comment_about_another_size(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = run("init", "d26", "--to", "-").out
+    assert original.startswith("# d26 (1.68 B parameters) on four 910B NPUs")
+    monkeypatch.setenv("DEPTH", "26")
+    assert run("init", "d26", "--to", "-").out == original
+    monkeypatch.setenv("NNPU", "8")
+    assert run("init", "d26", "--to", "-").out.startswith("# From the preset d26, with resources.npus_per_node: 8.\n")
+    monkeypatch.setenv("DEPTH", "20")
+    text = run("init", "d26", "--to", "-").out
+    assert text.startswith("# From the preset d26, with run.model.depth: 20, resources.npus_per_node: 8.\nspec_version: 1\n")
+    assert "GB" not in text
+    assert "# Queue, registry" in text
+
+
+def test_init_lets_an_override_win_over_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEPTH", "2O")
+    result = run("init", "d26", "--set", "run.model.depth=24")
+    assert result.code == 0
+    assert "DEPTH" not in result.err
 
 
 def test_init_does_not_overwrite(run: Run) -> None:
