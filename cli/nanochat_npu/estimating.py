@@ -228,5 +228,5 @@ def check_memory(result: Estimate) -> None:
     if memory.verdict != "oom" or memory.usable_bytes is None:
         return
     message = _("memory does not fit: {peak:.1f} GB per rank, {usable:.1f} GB can be used").format(peak=memory.peak_bytes / 1e9, usable=memory.usable_bytes / 1e9)
-    way_out = f"--set {suggested_set(result)}" if memory.suggested_batch else _("a smaller depth, or more NPUs")
-    raise SpecConflictError(message, where="run.pretrain.device_batch", hint=_("this fits: {way_out}; to submit it all the same: --force").format(way_out=way_out))
+    way_out = f"--set {suggested_set(result)}" if memory.suggested_batch else _("a smaller depth") if result.inputs.chip == "cpu" else _("a smaller depth, or more NPUs")
+    raise SpecConflictError(message, where="run.pretrain.device_batch", hint=_("way out: {way_out}; to submit it all the same: --force").format(way_out=way_out))
