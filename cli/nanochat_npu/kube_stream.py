@@ -50,10 +50,16 @@ class LogOptions:
 
 
 class Stream:
-    """An open answer that is read line by line; close it to let go of the connection (also from another thread)."""
+    """An open answer that is read line by line; close it to let go of the connection (also from another thread).
+
+    The connection belongs to the stream and never goes back to the pool: an answer that has been read to its end would hand it
+    to the next request, and a `close` that another thread is in the middle of would then break that one.
+    """
 
     def __init__(self, response: Any) -> None:
         self._response = response
+        self._connection = getattr(response, "_connection", None)
+        response._connection = None
         self._closed = False
 
     def lines(self) -> Iterator[str]:
@@ -81,13 +87,13 @@ class Stream:
             return
         self._closed = True
         # Closing waits for a reader that sits in the socket until the server says something; shutting down wakes it.
-        connection = getattr(self._response, "connection", None) or getattr(self._response, "_connection", None)
-        socket = getattr(connection, "sock", None)
+        socket = getattr(self._connection, "sock", None)
         if socket is not None:
             with contextlib.suppress(OSError):
                 socket.shutdown(2)
         self._response.close()
-        self._response.release_conn()
+        if self._connection is not None:
+            self._connection.close()
 
 
 class Channel:

@@ -245,6 +245,19 @@ def test_a_stream_whose_last_line_is_cut_off_gives_it_as_it_is(server: ScriptedS
     assert list(server.client(tmp_path).watch(JOBS, "train", version="1").lines()) == ['{"type": "ADDED"}', '{"type": "MOD']
 
 
+def test_the_connection_of_a_stream_never_serves_another_request(server: ScriptedServer, tmp_path: Path) -> None:
+    server.on("GET", "/jobs", stream({"type": "ADDED"}))
+    server.on("GET", "/nodes", ok(listing([])))
+    client = server.client(tmp_path)
+    watched = client.watch(JOBS, "train", version="1")
+    connection = watched._connection
+    list(watched.lines())
+    assert connection.sock is None  # closed, and not lying in the pool where a late close() would break whoever has it then
+    client.list(NODES)
+    watched.close()
+    assert client.list(NODES).objects == []
+
+
 def test_410_before_a_watch_begins_is_told_as_expired(server: ScriptedServer, tmp_path: Path) -> None:
     server.on("GET", "/jobs", status(410, "too old resource version", "Expired"))
     with pytest.raises(ExpiredError):
