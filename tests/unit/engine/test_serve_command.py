@@ -24,10 +24,15 @@ def busy_port() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
+def answer_sigint() -> None:
+    """As at a terminal: what a shell starts in the background ignores SIGINT, and so do all its children, tests too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_the_server_with_one_line(tmp_path: Path) -> None:
     write_job(tmp_path / "job", lively_model(), BYTES)
     line = [sys.executable, "-P", "-m", "nanochat", "serve", "--job-dir", str(tmp_path / "job"), "--device", "cpu", "--port", "0"]
-    server = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    server = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=answer_sigint)
     try:
         assert server.stdout is not None
         said = server.stdout.readline()
