@@ -78,6 +78,19 @@ def _put(data: Any, path: FieldPath, value: Any) -> bool:
     return True
 
 
+# Blocks whose rules would complain that another block is absent, when we only took it away.
+_READERS = {"price": ("budget",), "storage": ("run",)}
+
+
+def _drop(data: Any, path: FieldPath) -> bool:
+    """Take a map's field out; False where there is no such field."""
+    parent = _parent(data, path)
+    if not path or not isinstance(parent, dict) or path[-1] not in parent:
+        return False
+    del parent[path[-1]]
+    return True
+
+
 def _rules_beside(data: dict[str, Any], errors: list[ErrorDetails]) -> list[Finding]:
     """Findings of the rules for the rest of the spec: without the wrong fields, and not about them."""
     wrong: list[FieldPath] = []
@@ -88,13 +101,18 @@ def _rules_beside(data: dict[str, Any], errors: list[ErrorDetails]) -> list[Find
         while isinstance(_parent(data, path), list):
             path = path[:-1]  # a list without one of its items is another list: the whole of it is in doubt
         wrong.append(path)
-        parent = _parent(data, path)
-        if isinstance(parent, dict):
-            parent.pop(path[-1], None)
+        _drop(data, path)
     data.setdefault("name", _PLACEHOLDER_NAME)
     spec, still_wrong = _parse(data)
-    if spec is None or still_wrong is not None:
-        return []
+    while still_wrong is not None:
+        # A block that lost a field it cannot do without goes as a whole: each round takes a block away, so this ends.
+        blocks = {tuple(error["loc"])[:-1] for error in still_wrong.errors(include_url=False)}
+        gone = [path for path in blocks if path and _drop(data, path)]
+        if not gone:
+            return []
+        wrong += gone + [(reader,) for path in gone for reader in _READERS.get(str(path[0]), ())]
+        spec, still_wrong = _parse(data)
+    assert spec is not None  # _parse gives a spec or an error
     return [finding for finding in check(spec) if not any(_touches(finding.path, path) for path in wrong)]
 
 

@@ -30,6 +30,31 @@ def test_ten_mistakes_are_all_listed_with_their_lines(problems: Problems) -> Non
     ]
 
 
+def test_a_wrong_required_field_does_not_hide_the_other_mistakes(problems: Problems) -> None:
+    text = """\
+name: a
+backend: volcano
+run: {stages: [pretrain], model: {depth: twenty}}
+resources: {npus_per_node: 9, npu: 910B3}
+price: {per_npu_hour: 3, currency: CNY, source: quote, date: 2026-13-01}
+budget: {max_total: 5}
+env: {RANK: "0"}
+"""
+    found = [problem.path for problem in problems(text)]
+    assert found == ["run.model.depth", "resources.npus_per_node", "price.date", "env.RANK"]
+
+
+def test_a_block_in_doubt_is_not_called_absent(problems: Problems) -> None:
+    found = [problem.path for problem in problems("""\
+name: a
+backend: volcano
+run: {stages: [pretrain], data: {dir: /corpus/text}}
+resources: {npus_per_node: 9, npu: 910B3}
+storage: {data: {claim: No_Name, path: /corpus}}
+""")]
+    assert found == ["resources.npus_per_node", "storage.data.claim"]
+
+
 def test_a_problem_reads_like_a_compilers(problems: Problems) -> None:
     (problem,) = problems(CLUSTER.replace("npus_per_node: 8", "npus_per_node: 9"))
     assert str(problem) == "job.yaml:4:38: resources.npus_per_node: 9 is more than a module-910b-8 node has (8)"
