@@ -27,7 +27,7 @@ from torch import Tensor
 from nanochat.contract import CheckpointConfig, layout
 from nanochat.errors import BadConfig, BadData, TrainerError
 from nanochat.eventlog import EventLog
-from nanochat.files import fsync_dir, write_atomic
+from nanochat.files import fsync_dir, sha256_of, write_atomic
 from nanochat.optim import MuonAdamW
 from nanochat.peers import Peers
 
@@ -126,13 +126,8 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _verify(manifest: Manifest, name: str) -> None:
-    if _sha256(manifest.folder / name) != manifest.files[name]["sha256"]:
+    if sha256_of(manifest.folder / name) != manifest.files[name]["sha256"]:
         raise Torn(f"{name} is damaged: its checksum does not fit", where=str(manifest.folder))
 
 

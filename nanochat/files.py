@@ -1,10 +1,11 @@
-"""Writing files so that a reader, a crash or a full disk never sees half of one."""
+"""Writing files so that a reader, a crash or a full disk never sees half of one, and telling whether one is whole."""
 
+import hashlib
 import os
 import threading
 from pathlib import Path
 
-__all__ = ["fsync_dir", "write_atomic", "write_once"]
+__all__ = ["fsync_dir", "sha256_of", "write_atomic", "write_once"]
 
 
 def fsync_dir(path: Path) -> None:
@@ -14,6 +15,12 @@ def fsync_dir(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_temporary(path: Path, text: str) -> Path:

@@ -7,7 +7,6 @@ the same matrices; they are refused, since what they would say here would be sil
 """
 
 import argparse
-import hashlib
 import json
 import re
 import shutil
@@ -25,7 +24,7 @@ from nanochat.checkpoint import MANIFEST
 from nanochat.contract import ExitCode, ModelShape, layout
 from nanochat.contract.arithmetic import pad_to, windows
 from nanochat.errors import BadConfig, BadData, TrainerError
-from nanochat.files import write_atomic
+from nanochat.files import sha256_of, write_atomic
 from nanochat.model import build
 from nanochat.pickle_reading import Instance, read_pickle
 from nanochat.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -152,10 +151,8 @@ def _write(job: Path, stage: str, step: int, weights: dict[str, torch.Tensor], a
     partial.mkdir(parents=True)
     torch.save({name: value.clone() for name, value in weights.items()}, partial / "model.pt")
     content = partial / "model.pt"
-    with content.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     manifest = {
-        "v": 1, "stage": stage, "step": step, "world_size": 1, "files": {"model.pt": {"bytes": content.stat().st_size, "sha256": digest}},
+        "v": 1, "stage": stage, "step": step, "world_size": 1, "files": {"model.pt": {"bytes": content.stat().st_size, "sha256": sha256_of(content)}},
         "pieces": {}, "updates": step, "loop": {}, "loader": [], "about": about, "complete": True, "t": time.time(),
     }
     write_atomic(partial / MANIFEST, json.dumps(manifest) + "\n")

@@ -21,9 +21,9 @@ from pathlib import Path
 from nanochat.contract import DataConfig, ExitCode
 from nanochat.data.manifest import Manifest, Shard, manifest_of
 from nanochat.data.shards import row_groups
-from nanochat.data.transfer import DownloadFailed, Patience, Stopped, fetch, sha256_of
+from nanochat.data.transfer import DownloadFailed, Patience, Stopped, fetch
 from nanochat.errors import BadData, TrainerError
-from nanochat.files import write_atomic
+from nanochat.files import sha256_of, write_atomic
 
 __all__ = ["Progress", "data_dir", "missing_shards", "stage_data", "staged_files"]
 

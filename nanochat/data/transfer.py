@@ -28,7 +28,7 @@ from nanochat.contract import ExitCode
 from nanochat.data.manifest import Shard
 from nanochat.errors import TrainerError
 
-__all__ = ["DownloadFailed", "Fetched", "Patience", "Stopped", "fetch", "sha256_of"]
+__all__ = ["DownloadFailed", "Fetched", "Patience", "Stopped", "fetch"]
 
 CHUNK_BYTES = 1 << 20
 SPOILT_AT_MOST = 2
@@ -94,12 +94,6 @@ class _Transfer:
     etag: str | None = None
     spoilt: int = 0
     """Times that one source sent all of the file and it was not what it has to be."""
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fetch(
