@@ -4,14 +4,13 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from nanochat.contract import ExitCode
 from nanochat.device import Kind, pick
 from nanochat.dialogue import Dialogue
 from nanochat.engine import PromptTooLong, Sampling
 from nanochat.errors import TrainerError
-from nanochat.trained import open_trained
+from nanochat.trained import add_arguments, open_trained
 
 __all__ = ["main"]
 
@@ -21,9 +20,7 @@ SIGINT_CODE = 130
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m nanochat chat", description="Talk to a trained model.")
-    parser.add_argument("--job-dir", type=Path, required=True, help="folder of the job")
-    parser.add_argument("--stage", choices=["pretrain", "sft", "rl"], help="stage whose model answers; default: the last trained")
-    parser.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
+    add_arguments(parser, "answers")
     parser.add_argument("--prompt", help="answer this and leave; - reads it from standard input")
     parser.add_argument("--temperature", type=float, default=0.6, help="0 always takes the likeliest token (default: %(default)s)")
     parser.add_argument("--top-k", type=int, default=50, help="choose among the k likeliest tokens, 0: all (default: %(default)s)")

@@ -1,5 +1,6 @@
 """A trained model as it lies in a job's folder: opened by chat, serve and export, without ranks or a run config."""
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from nanochat.errors import BadConfig, BadData
 from nanochat.model import GPT, build
 from nanochat.tokenizer import Tokenizer
 
-__all__ = ["TrainedModel", "find", "open_trained"]
+__all__ = ["TrainedModel", "add_arguments", "find", "open_trained"]
 
 CHAT_STAGES = ("rl", "sft")
 """Stages after which a model answers; before them it goes on writing."""
@@ -29,6 +30,13 @@ class TrainedModel:
     def chats(self) -> bool:
         """True if it was taught to answer; a model that was only pretrained continues a text."""
         return self.manifest.stage in CHAT_STAGES
+
+
+def add_arguments(parser: argparse.ArgumentParser, use: str) -> None:
+    """The options that name a trained model, the same for every command; `use` ends "stage whose model ..."."""
+    parser.add_argument("--job-dir", type=Path, required=True, help="folder of the job")
+    parser.add_argument("--stage", choices=["pretrain", "sft", "rl"], help=f"stage whose model {use}; default: the last trained")
+    parser.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
 
 
 def find(job_dir: Path, stage: str | None = None, step: int | None = None) -> Manifest:

@@ -9,18 +9,16 @@ from nanochat.contract import ExitCode
 from nanochat.device import pick
 from nanochat.errors import TrainerError
 from nanochat.export.formats import FORMATS, export
-from nanochat.trained import open_trained
+from nanochat.trained import add_arguments, open_trained
 
 __all__ = ["main"]
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m nanochat export", description="Write a trained model in a format that other programs read.")
-    parser.add_argument("--job-dir", type=Path, required=True, help="folder of the job")
+    add_arguments(parser, "is written")
     parser.add_argument("--format", default="hf", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
     parser.add_argument("--to", type=Path, required=True, help="folder to write; it must not exist, or be empty")
-    parser.add_argument("--stage", choices=["pretrain", "sft", "rl"], help="stage whose model is written; default: the last trained")
-    parser.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
     return parser.parse_args(argv)
 
 

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import uvicorn
 
@@ -19,7 +18,7 @@ from nanochat.engine import Engine
 from nanochat.errors import TrainerError
 from nanochat.serve.app import Served, build_app
 from nanochat.serve.batcher import Batcher
-from nanochat.trained import open_trained
+from nanochat.trained import add_arguments, open_trained
 
 __all__ = ["main"]
 
@@ -30,9 +29,7 @@ MAX_PORT = 65535
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m nanochat serve", description="Serve a trained model over HTTP.")
-    parser.add_argument("--job-dir", type=Path, required=True, help="folder of the job")
-    parser.add_argument("--stage", choices=["pretrain", "sft", "rl"], help="stage whose model answers; default: the last trained")
-    parser.add_argument("--step", type=int, help="step of the checkpoint; default: the newest")
+    add_arguments(parser, "answers")
     parser.add_argument("--host", default="127.0.0.1", help=f"address to listen on; anything but loopback needs {TOKEN_VARIABLE} (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
     parser.add_argument("--slots", type=int, default=16, help="answers written at the same time (default: %(default)s)")
