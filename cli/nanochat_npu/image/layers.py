@@ -5,6 +5,7 @@ on PYTHONPATH, since where the base keeps its packages cannot be known without r
 do is not done: no system packages, no user 1000 (use the base image's own, or another builder).
 """
 
+import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Iterator
@@ -62,8 +63,8 @@ def build_layers(source: BuildInput, target: Target, cache: Path, show: Show, *,
     if source.image.user != 0:
         raise ImageError(_("builder layers cannot make the user that security.run_as_user: 1000 needs"), where="security.run_as_user", hint=_("use 0, or docker, buildah, podman or nerdctl"))
     base = _read_base(source, plain_http_base)
-    packages = _packages_layer(source, cache, show)
     with tempfile.TemporaryDirectory(prefix="nanochat-npu-") as scratch:
+        packages = _packages_layer(source, cache, Path(scratch), show)
         code = write_layer(_code_entries(source), Path(scratch) / "code.tar.gz")
         _copy_base(base, target, Path(scratch), show)
         for layer in (packages, code):
@@ -98,23 +99,45 @@ def _is_for(entry: dict[str, Any], arch: str) -> bool:
     return platform.get("architecture") == arch and platform.get("os") == "linux"
 
 
-def _packages_layer(source: BuildInput, cache: Path, show: Show) -> Layer:
-    """The layer of dependencies, from the cache where an earlier build left it."""
+def _packages_layer(source: BuildInput, cache: Path, scratch: Path, show: Show) -> Layer:
+    """The layer of dependencies, from the cache where an earlier build left it.
+
+    A wheelhouse is the user's own and its wheels may change under the same lock, so what is packed from it is not kept.
+    """
+    if source.wheelhouse is not None:
+        return _pack(sorted(source.wheelhouse.glob("*.whl")), scratch / "packages.tar.gz", show)
     key = f"{source.image.arch}-{source.image.python}-{source.parts['torch']}-{source.parts['packages']}"
-    wheels = source.wheelhouse or cache / f"wheels-{key}"
     packed, note = cache / f"packages-{key}.tar.gz", cache / f"packages-{key}.json"
-    if source.wheelhouse is None and packed.is_file() and note.is_file():
-        known = json.loads(note.read_text("utf-8"))
-        if packed.stat().st_size == known["size_bytes"]:
-            return Layer(packed, known["digest"], known["diff_id"], known["size_bytes"])
+    known = _known_layer(packed, note)
+    if known is not None:
+        return known
     cache.mkdir(parents=True, exist_ok=True)
-    found = fill_wheelhouse(source.image, wheels, show) if source.wheelhouse is None else sorted(wheels.glob("*.whl"))
-    show(_("packing {count} wheels").format(count=len(found)))
-    partial = packed.with_suffix(".partial")
-    layer = write_layer(wheel_entries(found, PACKAGES), partial)
-    partial.replace(packed)
-    note.write_text(json.dumps({"digest": layer.digest, "diff_id": layer.diff_id, "size_bytes": layer.size_bytes}), "utf-8")
-    return Layer(packed, layer.digest, layer.diff_id, layer.size_bytes)
+    wheels = fill_wheelhouse(source.image, cache / f"wheels-{key}", show)
+    # Two builds at once each pack their own file: the bytes are the same, so it does not matter whose stays.
+    with tempfile.TemporaryDirectory(prefix=".packing-", dir=cache) as folder:
+        layer = _pack(wheels, Path(folder) / "layer.tar.gz", show)
+        described = Path(folder) / "layer.json"
+        described.write_text(json.dumps({"digest": layer.digest, "diff_id": layer.diff_id, "size_bytes": layer.size_bytes}), "utf-8")
+        layer.path.replace(packed)
+        described.replace(note)
+    return dataclasses.replace(layer, path=packed)
+
+
+def _known_layer(packed: Path, note: Path) -> Layer | None:
+    """The layer of an earlier build; None where there is none, or where it was cut short."""
+    if not packed.is_file() or not note.is_file():
+        return None
+    try:
+        known = json.loads(note.read_text("utf-8"))
+        layer = Layer(packed, str(known["digest"]), str(known["diff_id"]), int(known["size_bytes"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+    return layer if packed.stat().st_size == layer.size_bytes else None
+
+
+def _pack(wheels: list[Path], to: Path, show: Show) -> Layer:
+    show(_("packing {count} wheels").format(count=len(wheels)))
+    return write_layer(wheel_entries(wheels, PACKAGES), to)
 
 
 def _code_entries(source: BuildInput) -> Iterator[Entry]:

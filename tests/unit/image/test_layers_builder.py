@@ -1,15 +1,19 @@
 """Builder `layers` and the OCI layout against a scripted registry: what is sent, in which order, and what an interruption leaves."""
 
+import dataclasses
 import json
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
 from scripted_registry import State, digest_of, serving
 
 from nanochat_npu.errors import ImageError
+from nanochat_npu.image import layers
 from nanochat_npu.image import registry as registry_module
 from nanochat_npu.image.build import build
 from nanochat_npu.image.context import BuildInput, build_input
@@ -19,6 +23,13 @@ from nanochat_npu.spec import JobSpec
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 OCI = "application/vnd.oci.image.manifest.v1+json"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own: what one build leaves must not help or hurt another."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "nanochat-npu"
 
 
 @pytest.fixture
@@ -97,6 +108,45 @@ def test_same_input_same_digest(state: State, wheelhouse: Path) -> None:
     assert make(state, source).outcome == "present"
 
 
+def test_what_a_wheelhouse_holds_is_not_kept_for_builds_without_it(state: State, wheelhouse: Path, cache: Path) -> None:
+    """Its wheels are the user's; a layer of them under the lock's name would be taken for the lock's own packages."""
+    put_base(state)
+    make(state, source_of(state, wheelhouse))
+    assert not list(cache.glob("packages-*"))
+
+
+def test_two_builds_at_once_share_a_cache(state: State, wheelhouse: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both pack the same packages; none takes the other's file away (a fixed name for the unfinished file did)."""
+    put_base(state)
+    together = Barrier(2, timeout=30)
+
+    def packed_together(entries: Iterator[Entry], to: Path) -> Any:
+        layer = write_layer(entries, to)
+        if to.name != "code.tar.gz":
+            together.wait()  # both have written before one of them gives its file the final name
+        return layer
+
+    # The wheels come from the test's folder: a download is not what is tried here.
+    monkeypatch.setattr(layers, "fill_wheelhouse", lambda *_: sorted(wheelhouse.glob("*.whl")))
+    monkeypatch.setattr(layers, "write_layer", packed_together)
+    source = dataclasses.replace(source_of(state, wheelhouse), wheelhouse=None)
+    with ThreadPoolExecutor(2) as pool:
+        digests = {built.digest for built in pool.map(lambda _: make(state, source, force=True), range(2))}
+    assert len(digests) == 1
+    assert sorted(path.suffix for path in cache.glob("packages-*")) == [".gz", ".json"]
+    assert not list(cache.glob(".packing-*"))
+
+
+@pytest.mark.parametrize("note", ["", "[]", "{\"digest\": 1}", "{\"digest\": \"sha256:0\", \"diff_id\": \"x\", \"size_bytes\": \"many\"}"])
+def test_a_cache_entry_that_was_cut_short_is_packed_anew(state: State, wheelhouse: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, note: str) -> None:
+    put_base(state)
+    monkeypatch.setattr(layers, "fill_wheelhouse", lambda *_: sorted(wheelhouse.glob("*.whl")))
+    source = dataclasses.replace(source_of(state, wheelhouse), wheelhouse=None)
+    first = make(state, source)
+    next(cache.glob("packages-*.json")).write_text(note, "utf-8")
+    assert make(state, source, force=True).digest == first.digest
+
+
 def test_base_of_another_architecture_is_refused(state: State, wheelhouse: Path) -> None:
     put_base(state, arch="amd64")
     with pytest.raises(ImageError, match="does not exist for arm64"):
@@ -107,8 +157,6 @@ def test_base_of_another_architecture_is_refused(state: State, wheelhouse: Path)
 
 
 def test_user_1000_needs_a_builder(state: State, wheelhouse: Path) -> None:
-    import dataclasses
-
     put_base(state)
     source = source_of(state, wheelhouse)
     with pytest.raises(ImageError, match="cannot make the user"):
