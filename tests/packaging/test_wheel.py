@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -146,3 +147,19 @@ def test_trainer_says_its_version_and_what_is_missing(installed: Path) -> None:
     result = _run(installed, "python", "-m", "nanochat", "chat")
     assert result.returncode == 2
     assert "nanochat-npu[train]" in result.stderr
+
+
+def test_wheel_and_source_archive_carry_the_commit(wheel: Path, tmp_path: Path) -> None:
+    """For the labels of images; a wheel that is made from the archive, where there is no git, has it too."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git here that could say it")
+    head = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("nanochat_npu/source_commit").decode().strip().removesuffix("-dirty") == head
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (unpacked,) = (tmp_path / "source").iterdir()
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=unpacked, check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        assert archive.read("nanochat_npu/source_commit").decode().strip().removesuffix("-dirty") == head

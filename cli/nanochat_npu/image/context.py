@@ -11,6 +11,7 @@ from nanochat_npu.errors import ImageError
 from nanochat_npu.i18n import _
 from nanochat_npu.image.describe import ImagePlan, builds_image, content_tag, describe_image, requirements_lock
 from nanochat_npu.image.reference import Reference, parse_reference
+from nanochat_npu.image.source import source_commit
 from nanochat_npu.image.trainer_wheel import content_sha256, trainer_wheel
 from nanochat_npu.plan import Plan
 from nanochat_npu.quoting import TEMPLATES
@@ -21,6 +22,8 @@ __all__ = ["CHECK", "LOCK", "BuildInput", "build_input", "write_context"]
 LOCK = "requirements.lock"
 CHECK = "check_image.py"
 WHEELHOUSE = "wheelhouse"
+REVISION = "org.opencontainers.image.revision"
+"""Label for the source's commit (OCI image-spec, ``annotations.md``)."""
 NOWHERE = "localhost"
 """Registry in the name of an image that is not pushed (``--oci``, ``--handoff``): builders want one."""
 
@@ -83,7 +86,12 @@ def build_input(plan: Plan, *, allow_cuda_torch: bool = False) -> BuildInput:
         DOCKERFILE: dockerfile.encode(), LOCK: requirements_lock().encode(), CHECK: (TEMPLATES / CHECK).read_bytes(),
         ENTRYPOINT: (TEMPLATES / ENTRYPOINT).read_bytes(), wheel.name: wheel.content,
     }
-    labels = {"nanochat-npu/content": tag, "nanochat-npu/trainer": content_sha256(), **({"nanochat-npu/allow-cuda-torch": "true"} if allow_cuda_torch else {})}
+    # These are put on top when the image is made, and are no part of what the tag hashes: specs that differ in a name or an owner share
+    # an image, and it keeps the spec and the commit that it was first made for.
+    labels = {
+        "nanochat-npu/content": tag, "nanochat-npu/trainer": content_sha256(), "nanochat-npu/spec": plan.spec_sha256, REVISION: source_commit(),
+        **({"nanochat-npu/allow-cuda-torch": "true"} if allow_cuda_torch else {}),
+    }
     reference = parse_reference(f"{(image.registry or NOWHERE).rstrip('/')}/{image.repository}:{image.tag or tag}")
     return BuildInput(
         description, reference, files, _parts(description, dockerfile, files), labels, Path(image.wheelhouse) if image.wheelhouse else None,
