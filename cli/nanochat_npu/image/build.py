@@ -116,7 +116,7 @@ def build(source: BuildInput, show: Show, *, builder: str | None = None, oci: Pa
         if builder == LAYERS:
             digest = _with_layers(source, show, oci, plain_http_base)
         else:
-            chosen = find_builder(builder)
+            chosen = find_builder(builder, show)
             if source.image.arch != host_architecture():
                 show(_("this computer is {host}, the image {arch}: {name} needs emulation for that; --builder layers does not").format(
                     host=host_architecture(), arch=source.image.arch, name=chosen.name))
