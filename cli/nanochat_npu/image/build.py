@@ -1,16 +1,19 @@
 """``build``: make the image of a spec, unless the registry has it already; say beforehand what would be made again."""
 
+import contextlib
 import json
 import os
+import shlex
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from nanochat_npu.errors import ImageError
 from nanochat_npu.i18n import _
-from nanochat_npu.image.builders import find_builder, host_architecture, run_builder
+from nanochat_npu.image.builders import Builder, find_builder, host_architecture, run_builder
 from nanochat_npu.image.context import BuildInput, write_context
 from nanochat_npu.image.describe import builds_image, describe_image, image_reference
 from nanochat_npu.image.layers import build_layers
@@ -112,19 +115,12 @@ def build(source: BuildInput, show: Show, *, builder: str | None = None, oci: Pa
         raise ImageError(_("where does the image go?"), where="image.registry", hint=_("set image.registry: registry.example.com/project, or use --oci PATH"))
     if oci is None and not force and (present := _present(source)):
         return Built(str(source.reference), present, "present", "")
-    with tempfile.TemporaryDirectory(prefix="nanochat-npu-image-") as scratch:
+    with _whole_or_not(oci) if oci else contextlib.nullcontext() as target:
         if builder == LAYERS:
-            digest = _with_layers(source, show, oci, plain_http_base)
+            to = _registry(source) if target is None else OciLayout(target)
+            digest = build_layers(source, to, _cache_folder(), show, plain_http_base=plain_http_base)
         else:
-            chosen = find_builder(builder, show)
-            if source.image.arch != host_architecture():
-                show(_("this computer is {host}, the image {arch}: {name} needs emulation for that; --builder layers does not").format(
-                    host=host_architecture(), arch=source.image.arch, name=chosen.name))
-            builder = chosen.name
-            write_context(source, Path(scratch))
-            target = _fresh(oci) if oci else None
-            digest = run_builder(chosen, source, Path(scratch), show, push=oci is None, oci=target)
-            _publish(target, oci)
+            builder, digest = _with_builder(find_builder(builder, show), source, show, target)
     if oci is None and not digest:
         digest = _registry(source).head(source.reference.tag) or ""
     return Built(str(source.reference), digest, "written" if oci else "built", builder or "", _remember(source, digest))
@@ -156,50 +152,71 @@ def image_labels(registry: Registry, digest: str) -> dict[str, str]:
     return dict(found.get("Labels") or {})
 
 
-def _with_layers(source: BuildInput, show: Show, oci: Path | None, plain_http_base: bool) -> str:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanochat-npu"
-    if oci is None:
-        return build_layers(source, _registry(source), cache, show, plain_http_base=plain_http_base)
-    target = _fresh(oci)
-    digest = build_layers(source, OciLayout(target), cache, show, plain_http_base=plain_http_base)
-    _publish(target, oci)
-    return digest
+def _cache_folder() -> Path:
+    """Where wheels and layers are kept between builds."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanochat-npu"
 
 
-def _fresh(oci: Path) -> Path:
-    """A folder beside the wanted one, to be renamed when the image is whole.
+def _with_builder(chosen: Builder, source: BuildInput, show: Show, target: Path | None) -> tuple[str, str]:
+    """Build with a program; gives back its name and the digest, or "" where it does not say it."""
+    if source.image.arch != host_architecture():
+        show(_("this computer is {host}, the image {arch}: {name} needs emulation for that; --builder layers does not").format(
+            host=host_architecture(), arch=source.image.arch, name=chosen.name))
+    with tempfile.TemporaryDirectory(prefix="nanochat-npu-image-") as scratch:
+        write_context(source, Path(scratch))
+        return chosen.name, run_builder(chosen, source, Path(scratch), show, push=target is None, oci=target)
+
+
+@contextlib.contextmanager
+def _whole_or_not(wanted: Path) -> Iterator[Path]:
+    """A folder beside the wanted one, which takes its place when all is done, and is removed when something fails.
 
     Raises:
-        ImageError: The wanted one has something in it.
+        ImageError: The wanted one has something in it, or cannot be made.
     """
-    if oci.exists() and (not oci.is_dir() or any(oci.iterdir())):
-        raise ImageError(_("is not an empty folder"), where=str(oci), hint=_("choose another path for --oci"))
+    if wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir())):
+        raise ImageError(_("is not an empty folder"), where=str(wanted), hint=_("choose another path"))
     try:
-        oci.parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=f".{oci.name}.", dir=oci.parent))
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        target = Path(tempfile.mkdtemp(prefix=f".{wanted.name}.", dir=wanted.parent))
     except OSError as error:
-        raise ImageError(_("cannot be written: {reason}").format(reason=error.strerror), where=str(oci.parent)) from error
-
-
-def _publish(target: Path | None, oci: Path | None) -> None:
-    if target is not None and oci is not None:
-        if oci.is_dir():
-            oci.rmdir()
+        raise ImageError(_("cannot be written: {reason}").format(reason=error.strerror), where=str(wanted.parent)) from error
+    try:
+        yield target
         target.chmod(0o755)
-        target.rename(oci)
+        if wanted.is_dir():
+            wanted.rmdir()
+        target.rename(wanted)
+    except OSError as error:
+        raise ImageError(_("cannot be written: {reason}").format(reason=error.strerror or error), where=str(error.filename or wanted)) from error
+    finally:
+        shutil.rmtree(target, ignore_errors=True)  # nothing is there any more where all went well
 
 
 def _remember(source: BuildInput, digest: str) -> Path | None:
     """Note what was built, for the next outlook, with its bill of materials; None where the state folder cannot be written."""
     folder = state_folder()
-    sbom = folder / f"{source.reference.tag}.cdx.json"
+    name = _note(source.reference).stem
+    sbom = folder / f"{name}-{source.reference.tag}.cdx.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        sbom.write_text(bill_of_materials(source), "utf-8")
-        _note(source.reference).write_text(json.dumps({"reference": str(source.reference), "digest": digest, "parts": dict(source.parts)}, indent=2), "utf-8")
+        _write(sbom, bill_of_materials(source))
+        _write(_note(source.reference), json.dumps({"reference": str(source.reference), "digest": digest, "parts": dict(source.parts)}, indent=2))
     except OSError:
         return None
     return sbom
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole, or not at all: another build may read it at any time, or write its own."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(text)
+            file.close()
+            Path(file.name).replace(path)
+        except OSError:
+            Path(file.name).unlink(missing_ok=True)
+            raise
 
 
 def hand_off(source: BuildInput, folder: Path) -> list[Path]:
@@ -208,25 +225,33 @@ def hand_off(source: BuildInput, folder: Path) -> list[Path]:
     Raises:
         ImageError: The folder has something in it, or cannot be written.
     """
-    target = _fresh(folder)
-    write_context(source, target)
-    labels = " ".join(f"--label {key}={value}" for key, value in sorted(source.labels.items()))
-    reference = source.reference
-    script = (
-        "#!/usr/bin/env bash\n# Builds and pushes the image of a nanochat-npu spec. Any of docker, podman, nerdctl, buildah will do: BUILDER=podman ./build.sh\n"
-        f'set -euo pipefail\ncd "$(dirname "$0")"\nbuilder=${{BUILDER:-docker}}\nimage=${{REGISTRY:-{reference.registry}}}/{reference.repository}:{reference.tag}\n'
-        f'"$builder" build --platform {source.image.platform} {labels} -t "$image" .\n"$builder" push "$image"\n'
-    )
-    (target / "build.sh").write_text(script, "utf-8")
-    (target / "build.sh").chmod(0o755)
-    (target / "sbom.cdx.json").write_text(bill_of_materials(source), "utf-8")
-    (target / ".dockerignore").write_text("build.sh\nsbom.cdx.json\nREADME.md\n", "utf-8")
-    (target / "README.md").write_text(
-        f"# {reference}\n\nRun `./build.sh` (or `REGISTRY=registry.example.com/project ./build.sh`) where there is a builder, a login and a way to the base image\n"
-        f"{source.image.base}. The tag follows from the content: do not change it, or the job will not find the image.\n", "utf-8",
-    )
-    _publish(target, folder)
+    with _whole_or_not(folder) as target:
+        write_context(source, target)
+        (target / "build.sh").write_text(_hand_off_script(source), "utf-8")
+        (target / "build.sh").chmod(0o755)
+        (target / "sbom.cdx.json").write_text(bill_of_materials(source), "utf-8")
+        (target / ".dockerignore").write_text("build.sh\nsbom.cdx.json\nREADME.md\n", "utf-8")
+        (target / "README.md").write_text(
+            f"# {source.reference}\n\nRun `./build.sh` (or `REGISTRY=registry.example.com/project ./build.sh`) where there is a builder, a login and a way to the base image\n"
+            f"{source.image.base}. The tag follows from the content: do not change it, or the job will not find the image.\n", "utf-8",
+        )
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _hand_off_script(source: BuildInput) -> str:
+    reference = source.reference
+    labels = " ".join(f"--label {shlex.quote(f'{key}={value}')}" for key, value in sorted(source.labels.items()))
+    insecure = (
+        'insecure=()\ncase $builder in  # the registry has no TLS (image.plain_http)\n    *buildah|*podman) insecure=(--tls-verify=false) ;;\n'
+        "    *nerdctl) insecure=(--insecure-registry) ;;\nesac\n"
+    ) if source.plain_http else "insecure=()\n"
+    return (
+        "#!/usr/bin/env bash\n# Builds and pushes the image of a nanochat-npu spec. Any of docker, podman, nerdctl, buildah will do: BUILDER=podman ./build.sh\n"
+        f'set -eo pipefail\ncd "$(dirname "$0")"\nbuilder=${{BUILDER:-docker}}\nimage=${{REGISTRY:-{reference.registry}}}/{reference.repository}:{reference.tag}\n'
+        f"{insecure}export DOCKER_BUILDKIT=1\n"
+        f'build_insecure=()\ncase $builder in *buildah|*podman) build_insecure=("${{insecure[@]}}") ;; esac\n'
+        f'"$builder" build "${{build_insecure[@]}}" --platform {source.image.platform} {labels} -t "$image" .\n"$builder" push "${{insecure[@]}}" "$image"\n'
+    )
 
 
 def resolve_image(plan: Plan, reference: str) -> str:

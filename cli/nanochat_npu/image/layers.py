@@ -20,7 +20,7 @@ from nanochat_npu.image.context import BuildInput
 from nanochat_npu.image.reference import parse_reference
 from nanochat_npu.image.registry import INDEX_TYPES, MANIFEST_TYPES, Manifest, Registry, sha256_of
 from nanochat_npu.image.tarlayer import Entry, Layer, wheel_entries, write_layer
-from nanochat_npu.image.wheelhouse import fill_wheelhouse
+from nanochat_npu.image.wheelhouse import fill_wheelhouse, pick_wheels
 
 __all__ = ["PACKAGES", "build_layers"]
 
@@ -88,10 +88,21 @@ def _read_base(source: BuildInput, plain_http: bool) -> Base:
         )
     if found.media_type not in MANIFEST_TYPES:
         raise ImageError(_("the base image has a form that is not known: {kind}").format(kind=found.media_type), where=source.image.base)
-    config = json.loads(registry.blob(found.parsed()["config"]["digest"]))
+    config = _read_config(registry, found, source.image.base)
     if config.get("architecture") != source.image.arch:
         raise ImageError(_("the base image is for {found}, the spec says {wanted}").format(found=config.get("architecture"), wanted=source.image.arch), where=source.image.base)
     return Base(registry, found, config)
+
+
+def _read_config(registry: Registry, manifest: Manifest, base: str) -> dict[str, Any]:
+    try:
+        config = json.loads(registry.blob(manifest.parsed()["config"]["digest"]))
+        layers, diff_ids = manifest.parsed()["layers"], config["rootfs"]["diff_ids"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ImageError(_("the base image's description cannot be understood"), where=base) from error
+    if len(layers) != len(diff_ids):
+        raise ImageError(_("the base image's description cannot be understood"), where=base)
+    return config  # type: ignore[no-any-return]
 
 
 def _is_for(entry: dict[str, Any], arch: str) -> bool:
@@ -105,7 +116,7 @@ def _packages_layer(source: BuildInput, cache: Path, scratch: Path, show: Show) 
     A wheelhouse is the user's own and its wheels may change under the same lock, so what is packed from it is not kept.
     """
     if source.wheelhouse is not None:
-        return _pack(sorted(source.wheelhouse.glob("*.whl")), scratch / "packages.tar.gz", show)
+        return _pack(pick_wheels(source.image, source.wheelhouse, scratch, show), scratch / "packages.tar.gz", show)
     key = f"{source.image.arch}-{source.image.python}-{source.parts['torch']}-{source.parts['packages']}"
     packed, note = cache / f"packages-{key}.tar.gz", cache / f"packages-{key}.json"
     known = _known_layer(packed, note)

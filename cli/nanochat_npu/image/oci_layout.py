@@ -47,8 +47,11 @@ class OciLayout:
         self.upload(manifest.digest, manifest.content)
         entry = {"mediaType": manifest.media_type, "digest": manifest.digest, "size": len(manifest.content), "annotations": {"org.opencontainers.image.ref.name": version}}
         index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [entry]}
-        (self.folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}', "utf-8")
-        (self.folder / "index.json").write_text(json.dumps(index), "utf-8")
+        try:
+            (self.folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}', "utf-8")
+            (self.folder / "index.json").write_text(json.dumps(index), "utf-8")
+        except OSError as error:
+            raise ImageError(_("the image cannot be written: {reason}").format(reason=error.strerror or error), where=str(self.folder)) from error
         return manifest.digest
 
     def _path(self, digest: str) -> Path:

@@ -45,7 +45,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         length = int(headers.get("content-length", "0"))
         body = self.rfile.read(length) if length else b""
         self.state.seen.append((self.command, self.path, headers))
-        scripted = self.state.script(self.command, self.path, headers)
+        try:
+            scripted = self.state.script(self.command, self.path, headers)
+        except ConnectionResetError:
+            self.close_connection = True
+            return None
         if scripted is not None:
             return self._answer(*scripted)
         if found := re.search(r"/manifests/(.+)$", self.path):

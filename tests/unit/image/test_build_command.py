@@ -57,12 +57,12 @@ def test_failed_build_shows_the_builders_last_lines_and_what_helps(capsys: pytes
     program(only, "buildah", f'i=0; while [ $i -lt 100 ]; do echo "line $i"; i=$((i+1)); done; echo "{said}" >&2; exit 125')
     code, _, err = run(capsys, "build", "d20", "--builder", "buildah", "--oci", str(tmp_path / "image"))
     assert code == 5
+    assert not [path for path in tmp_path.iterdir() if "image" in path.name], "nothing half-made, hidden or not"
     message = err.split("error: ")[1]
     assert "buildah build failed with 125" in message
     assert said in message
     assert "line 99" in message and "line 3\n" not in message, "the last lines only"
     assert hint in message
-    assert not (tmp_path / "image").exists()
 
 
 def test_builder_is_given_what_it_needs_and_no_secret(capsys: pytest.CaptureFixture[str], only: Path, tmp_path: Path) -> None:
@@ -108,6 +108,13 @@ def test_hand_off_is_self_contained(capsys: pytest.CaptureFixture[str], tmp_path
     code, _, err = run(capsys, "build", "d20", "--handoff", str(tmp_path / "folder"))
     assert code == 5
     assert "not an empty folder" in err
+
+
+def test_hand_off_that_fails_leaves_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, "build", "d20", "--handoff", str(tmp_path / "folder"), "--set", f"image.wheelhouse={tmp_path}/nowhere")
+    assert (code, out) == (5, "")
+    assert "no such folder of wheels" in err
+    assert not [path for path in tmp_path.iterdir() if "folder" in path.name]
 
 
 def test_handed_off_script_calls_its_builder(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

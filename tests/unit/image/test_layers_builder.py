@@ -40,7 +40,9 @@ def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
 
 
 @pytest.fixture
-def wheelhouse(tmp_path: Path) -> Path:
+def wheelhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # What is picked from a wheelhouse is tried in test_wheelhouse.py, by pip and with the hashes of a lock; here all of it is taken.
+    monkeypatch.setattr(layers, "pick_wheels", lambda image, folder, scratch, show: sorted(folder.glob("*.whl")))
     folder = tmp_path / "wheels"
     folder.mkdir()
     with zipfile.ZipFile(folder / "pkg-1.0-py3-none-any.whl", "w") as archive:
@@ -174,6 +176,41 @@ def test_oci_layout_is_whole_or_not_there(state: State, wheelhouse: Path, tmp_pa
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["image"]
     with pytest.raises(ImageError, match="not an empty folder"):
         make(state, source, oci=tmp_path / "out" / "image")
+
+
+def test_oci_layout_that_fails_leaves_nothing(state: State, wheelhouse: Path, tmp_path: Path) -> None:
+    """It was written into a hidden folder beside the wanted one, which stayed with all the base's layers in it."""
+    put_base(state)
+    source = source_of(state, wheelhouse)
+    (wheelhouse / "broken-1-py3-none-any.whl").write_bytes(b"junk")
+    with pytest.raises(ImageError, match="cannot be read"):
+        make(state, source, oci=tmp_path / "out" / "image")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("config", [b"no json", b"{}", b'{"architecture": "arm64", "rootfs": {"diff_ids": []}}', b"[]"])
+def test_base_whose_description_makes_no_sense(state: State, wheelhouse: Path, config: bytes) -> None:
+    manifest = json.dumps({"config": {"digest": digest_of(config)}, "layers": [{"digest": digest_of(b"x")}]}).encode()
+    state.blobs[digest_of(config)] = config
+    state.manifests["9.1"] = (manifest, OCI)
+    with pytest.raises(ImageError, match="cannot be understood"):
+        make(state, source_of(state, wheelhouse))
+
+
+def test_upload_that_is_cut_off_is_tried_again_and_then_leaves_the_tag_alone(state: State, wheelhouse: Path) -> None:
+    put_base(state)
+    source, cuts = source_of(state, wheelhouse), iter(range(3))
+
+    def cut(method: str, path: str, headers: dict[str, str]) -> None:
+        if method == "PUT" and "/uploads/" in path and next(cuts, None) is not None:
+            raise ConnectionResetError  # the connection ends without an answer
+
+    state.script = cut
+    with pytest.raises(ImageError, match="cannot be reached") as error:
+        make(state, source)
+    assert error.value.exit_code == 5
+    assert source.reference.tag not in state.manifests
+    assert make(state, source).outcome == "built", "the next try succeeds"
 
 
 def test_tag_of_somebody_else_is_not_overwritten(state: State, wheelhouse: Path) -> None:
