@@ -13,11 +13,15 @@ from nanochat_npu.views import Snapshot
 __all__ = ["done_fraction", "estimate_section"]
 
 
+_NOT_WORK = frozenset({"allowance", "load.others", "end.processes"})
+"""Estimated seconds that no stage does."""
+
+
 def done_fraction(progress: Progress, estimated: dict[str, float]) -> float:
     """Fraction of the estimated work that is behind: stages that ended count whole, the one that runs by its steps."""
     sums: dict[str, float] = {}
     for key, seconds in estimated.items():
-        if key != "allowance":
+        if key not in _NOT_WORK:
             sums[key.partition(".")[0]] = sums.get(key.partition(".")[0], 0.0) + seconds
     total = sum(sums.values())
     behind = sums.pop("start", 0.0)

@@ -21,7 +21,8 @@ __all__ = ["FOLDER", "load_all", "parse", "read_file", "save"]
 FOLDER = "calibrations"
 FORMAT = 1
 _POSITIVE = ("depth", "width", "device_batch", "tokens_per_step", "sequence_len", "vocab", "world_size", "nodes", "steps", "step_s", "mean_step_s")
-_OPTIONAL = ("peak_bytes", "start_s", "eval_tokens_per_s", "save_bytes_per_s")
+_OPTIONAL = ("peak_bytes", "start_s", "eval_tokens_per_s", "save_bytes_per_s", "quick_step_s", "ended_s", "ran_s")
+_FROM_ZERO = ("load_others", "end_s")
 _TEXTS = ("chip", "stack", "window_pattern", "measured_on", "host")
 
 
@@ -49,6 +50,8 @@ def parse(value: Mapping[str, Any]) -> Calibration:
         clean[name] = _positive(value, name)
     for name in _OPTIONAL:
         clean[name] = _positive(value, name) if value.get(name) is not None else None
+    for name in _FROM_ZERO:
+        clean[name] = None if value.get(name) is None else 0.0 if value[name] == 0 else _positive(value, name)
     for name in _TEXTS:
         if not isinstance(value.get(name), str):
             raise ValueError(_("{field} is missing or no text").format(field=name))

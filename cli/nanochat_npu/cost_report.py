@@ -13,7 +13,7 @@ from nanochat_npu.tables import Section
 
 __all__ = ["GroupBy", "by_job", "grouped", "terms_of", "to_csv"]
 
-_MATCHING = {"pulling_s": ("image_pull",), "start_up_s": ("start",), "training_s": ("matmul", "vector", "vocabulary", "optimizer", "communication", "train"), "saving_s": ("saves",)}
+_MATCHING = {"pulling_s": ("image_pull",), "start_up_s": ("start",), "training_s": ("matmul", "vector", "vocabulary", "optimizer", "communication", "train", "load"), "saving_s": ("saves",)}
 """Measured term -> estimated terms that it answers; everything else that was estimated is evaluating."""
 
 

@@ -2,8 +2,9 @@
 
 import datetime
 import os
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nanochat.contract import DataSource
@@ -23,6 +24,7 @@ from nanochat_npu.estimate import (
     Tier,
     estimate,
 )
+from nanochat_npu.estimate.contention import own_load
 from nanochat_npu.estimate.inputs import CONVERSATION_TOKENS, TOY_CONVERSATION_TOKENS
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
@@ -30,11 +32,13 @@ from nanochat_npu.plan import Plan, billed_npus
 from nanochat_npu.planviews.value import suggested_set
 from nanochat_npu.spec import Backend, JobSpec
 
-__all__ = ["Host", "Learnt", "check_budget", "check_memory", "check_price", "estimate_here", "estimate_plan", "inputs_of", "job_versions", "learn", "over_budget", "this_host"]
+__all__ = ["Host", "Learnt", "check_budget", "check_memory", "check_price", "estimate_here", "estimate_plan", "host_with", "inputs_of", "job_versions", "learn", "others_load", "over_budget", "this_host"]
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 LEDGER_FILE = "ledger.db"
 """As in `nanochat_npu.ledger`, which is imported only where there is one: SQLite is not needed for a first plan."""
+RECENT_S = 600.0
+"""What ended before that has left the one-minute load average."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,28 @@ class Host:
     cores: int = 1
     memory_bytes: int | None = None
     has_npus: bool = False
+    load: float | None = None
+    """One-minute load average of other work, or None where nobody looked."""
 
 
 def this_host() -> Host:
     """This computer."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Host(len(os.sched_getaffinity(0)), memory if memory > 0 else None, Path("/dev/davinci_manager").exists())
+    return Host(len(os.sched_getaffinity(0)), memory if memory > 0 else None, Path("/dev/davinci_manager").exists(), os.getloadavg()[0])
+
+
+def others_load(host: Host, ran: Sequence[tuple[float, float]], now_s: float) -> Host:
+    """The computer with the load average of others only: jobs of ours that have just ended still show in it.
+
+    Args:
+        host: The computer, with its whole load average.
+        ran: Ends (Unix time) and lengths in seconds of our jobs.
+        now_s: Unix time.
+    """
+    if host.load is None:
+        return host
+    ours = sum(own_load(host.cores, lasted_s, now_s - ended_s) for ended_s, lasted_s in ran if now_s - ended_s < RECENT_S)
+    return replace(host, load=max(0.0, host.load - ours))
 
 
 @dataclass(frozen=True)
@@ -58,31 +78,36 @@ class Learnt:
 
     knowledge: Knowledge
     problems: tuple[str, ...] = ()
+    ran: tuple[tuple[float, float], ...] = ()
+    """Ends and lengths in seconds of jobs of ours on this computer."""
 
 
 def learn(inputs: Inputs, home: Path | None = None, extra: tuple[Calibration, ...] = (), versions: dict[str, str] | None = None) -> Learnt:
     """Calibrations and past jobs of this state folder; what cannot be read is left out, and said."""
     folder = home or home_dir()
     records, problems = calibration.load_all(folder)
-    past, trouble = _past_jobs(folder, inputs)
+    past, ran, trouble = _past_jobs(folder, inputs)
     problems += trouble
-    return Learnt(Knowledge((*records, *extra), versions or {}, past), tuple(problems))
+    ran += [(record.ended_s, record.ran_s) for record in records if record.host == os.uname().nodename and record.ended_s is not None and record.ran_s is not None]
+    return Learnt(Knowledge((*records, *extra), versions or {}, past), tuple(problems), tuple(ran))
 
 
-def _past_jobs(folder: Path, inputs: Inputs) -> tuple[dict[Tier, Sequence[float]], list[str]]:
-    """Actual over estimated time of past jobs, by tier, and why they could not be read."""
+def _past_jobs(folder: Path, inputs: Inputs) -> tuple[dict[Tier, Sequence[float]], list[tuple[float, float]], list[str]]:
+    """Actual over estimated time of past jobs, by tier; ends and lengths of local ones; why they could not be read."""
     if not (folder / LEDGER_FILE).exists():
-        return {}, []
+        return {}, [], []
     from nanochat_npu.accounts import settle_local
-    from nanochat_npu.ledger import Ledger, LedgerError
+    from nanochat_npu.ledger import Ledger, LedgerError, ratios
 
     try:
         settle_local(folder)
-        found = Ledger.of(folder).ratios(chip=inputs.chip, stack=str(inputs.stack))
+        entries = Ledger.of(folder).entries()
     except LedgerError as error:
-        return {}, [_("past jobs are not counted: {reason}").format(reason=error)]
+        return {}, [], [_("past jobs are not counted: {reason}").format(reason=error)]
+    found = ratios(entries, chip=inputs.chip, stack=str(inputs.stack))
+    ran = [(entry.ended_s, entry.hours * 3600) for entry in entries if entry.backend == "local" and entry.ended_s and entry.hours]
     tiers: tuple[Tier, ...] = ("A", "B", "C", "D")
-    return {tier: found[tier] for tier in tiers if tier in found}, []
+    return {tier: found[tier] for tier in tiers if tier in found}, ran, []
 
 
 def bytes_of(quantity: str) -> int:
@@ -130,6 +155,7 @@ def inputs_of(plan: Plan, host: Host | None = None) -> Inputs:
     return Inputs(
         run=plan.run, shape=plan.shape, horizon=plan.horizon, nodes=spec.resources.nodes, ranks_per_node=spec.ranks_per_node, chip=chip, stack=_stack(spec),
         billed_per_node=billed_npus(spec) // spec.resources.nodes if chip != "cpu" else 0, cores_per_rank=cores, memory_bytes=memory,
+        load_others=place.load if spec.backend is Backend.LOCAL and chip == "cpu" else None,
         pulls_image=spec.backend is Backend.VOLCANO, conversations_tokens=TOY_CONVERSATION_TOKENS if toy else CONVERSATION_TOKENS,
         site=Site(
             image_gb=assumed.image_gb, pull_gb_per_s=assumed.pull_gb_per_s, storage_gb_per_s=assumed.storage_gb_per_s,
@@ -178,7 +204,13 @@ def estimate_here(plan: Plan, extra: tuple[Calibration, ...] = ()) -> tuple[Esti
     """
     host = this_host()
     learnt = learn(inputs_of(plan, host), extra=extra, versions=job_versions(plan))
-    return estimate_plan(plan, learnt, host=host), learnt.problems
+    return estimate_plan(plan, learnt, host=others_load(host, learnt.ran, time.time())), learnt.problems
+
+
+def host_with(plan: Plan) -> Host:
+    """This computer, with the load average of other work than our own jobs."""
+    host = this_host()
+    return others_load(host, learn(inputs_of(plan, host)).ran, time.time())
 
 
 def job_versions(plan: Plan) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 from nanochat_npu.errors import NanochatNpuError
 from nanochat_npu.i18n import _
 
-__all__ = ["FILE_NAME", "Entry", "Ledger", "LedgerError", "week_of"]
+__all__ = ["FILE_NAME", "Entry", "Ledger", "LedgerError", "ratios", "week_of"]
 
 FILE_NAME = "ledger.db"
 SCHEMA = 1
@@ -168,13 +168,14 @@ class Ledger:
         found = [e for e in self.entries() if e.job == job and submission_id in (None, "", e.submission_id)]
         return found[-1] if found else None
 
-    def ratios(self, *, chip: str, stack: str) -> dict[str, Sequence[float]]:
-        """Actual over estimated time of past jobs on a chip and stack, by tier."""
-        found: dict[str, list[float]] = {}
-        for entry in self.entries():
-            if entry.chip == chip and entry.stack == stack and entry.ratio is not None:
-                found.setdefault(entry.tier, []).append(entry.ratio)
-        return dict(found)
+
+def ratios(entries: Sequence[Entry], *, chip: str, stack: str) -> dict[str, Sequence[float]]:
+    """Actual over estimated time of past jobs on a chip and stack, by tier."""
+    found: dict[str, list[float]] = {}
+    for entry in entries:
+        if entry.chip == chip and entry.stack == stack and entry.ratio is not None:
+            found.setdefault(entry.tier, []).append(entry.ratio)
+    return dict(found)
 
 
 def week_of(seconds: float) -> str:

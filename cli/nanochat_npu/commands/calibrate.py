@@ -4,7 +4,8 @@ import datetime
 import itertools
 import math
 import platform
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from nanochat_npu.errors import JobFailed, UsageError
 from nanochat_npu.estimate import Calibration
 from nanochat_npu.estimate.actual import StepTimes, step_times
 from nanochat_npu.estimate.stages import validation_tokens
-from nanochat_npu.estimating import estimate_here, inputs_of, job_versions, this_host
+from nanochat_npu.estimating import estimate_here, host_with, inputs_of, job_versions, others_load, this_host
 from nanochat_npu.follow import Options, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
@@ -75,10 +76,11 @@ def command(
 
 @dataclass(frozen=True)
 class Seen:
-    """A job that ran, with the events of its newest attempt."""
+    """A job that ran, with the events of its newest attempt, and the load average of other work meanwhile if somebody looked."""
 
     job: JobView
     events: list[dict[str, Any]]
+    load_others: float | None = None
 
 
 def _see(backend: Backend, name: str) -> Seen:
@@ -120,12 +122,18 @@ def _measure(spec: str, overrides: list[str], plan: Plan, steps: int, *, yes: bo
     question = _("Run {steps} steps of {name} on {backend}?").format(steps=steps, name=plan.name, backend=backend.name)
     if console.is_interactive() and not console.confirm(question, yes=yes):
         raise typer.Abort
+    load_before = host_with(small).load
     submitted = backend.submit(Submission(small, spec_text(loaded.spec), rerun=True, origin=("calibrate", spec)))
     followed = follow(backend, submitted.job.name, make_display(), Options(owned=backend.interrupt == "cancel"))
     if followed.snapshot.job.state not in (JobState.SUCCEEDED, JobState.SUSPENDED):
         raise_for_end(followed.snapshot)
         raise JobFailed(_("the calibration run did not end well"), where=submitted.job.name, hint=f"nanochat-npu logs {submitted.job.name}")
-    return _see(backend, submitted.job.name)
+    seen = _see(backend, submitted.job.name)
+    begun, ended = _begun(seen.job), seen.job.ended_s
+    if backend.name != "local" or load_before is None or begun is None or ended is None:
+        return seen
+    after = others_load(this_host(), [(ended, ended - begun)], time.time()).load
+    return replace(seen, load_others=(load_before + after) / 2 if after is not None else load_before)
 
 
 def _name(plan: Plan) -> str:
@@ -139,6 +147,7 @@ class _Around:
     start_s: float | None
     eval_tokens_per_s: float | None
     save_bytes_per_s: float | None
+    end_s: float | None
 
 
 def _around(seen: Seen, eval_tokens: int) -> _Around:
@@ -153,7 +162,8 @@ def _around(seen: Seen, eval_tokens: int) -> _Around:
         first_eval = next((e["t"] for e in stage if e.get("event") == "eval"), stage[0]["t"]) - stage[0]["t"]
         start_s = launched - begun + max(0.0, first_eval - (eval_s or 0.0))
     saves = [e["size_bytes"] / e["save_s"] for e in stage if e.get("event") == "checkpoint" and e.get("save_s") and e.get("size_bytes")]
-    return _Around(start_s, eval_tokens / eval_s if eval_s else None, median(saves) if saves else None)
+    end_s = seen.job.ended_s - timed[-1]["t"] if seen.job.ended_s is not None and timed and seen.job.ended_s >= timed[-1]["t"] else None
+    return _Around(start_s, eval_tokens / eval_s if eval_s else None, median(saves) if saves else None, end_s)
 
 
 def _begun(job: JobView) -> float | None:
@@ -171,6 +181,7 @@ def record_of(plan: Plan, measured: StepTimes, seen: Seen, *, cheap: bool = Fals
         UsageError: The run is of another batch than the plan.
     """
     inputs = inputs_of(plan, this_host())
+    begun, ended = _begun(seen.job), seen.job.ended_s
     around = _around(seen, validation_tokens(inputs))
     if abs(measured.tokens_per_step - plan.horizon.tokens_per_step) > 0.02 * plan.horizon.tokens_per_step:
         raise UsageError(
@@ -183,6 +194,7 @@ def record_of(plan: Plan, measured: StepTimes, seen: Seen, *, cheap: bool = Fals
         nodes=plan.spec.resources.nodes, window_pattern=plan.run.model.window_pattern, step_s=measured.median_s, mean_step_s=measured.mean_s,
         steps=measured.count, measured_on=datetime.date.today().isoformat(), peak_bytes=measured.peak_bytes, start_s=around.start_s,
         eval_tokens_per_s=around.eval_tokens_per_s, save_bytes_per_s=around.save_bytes_per_s, versions=job_versions(plan), host=_host(seen.job),
+        quick_step_s=measured.quick_s, load_others=seen.load_others, end_s=around.end_s, ended_s=ended, ran_s=max(0.001, ended - begun) if ended and begun else None,
         drift_ln_sd=measured.drift_ln_sd, cheap=cheap,
     )
 
@@ -206,6 +218,8 @@ def _show(record: Calibration, path: Path, output: OutputFormat) -> None:
         rows.append((_("memory"), f"{record.peak_bytes / 1e9:.2f} GB"))
     if record.start_s is not None:
         rows.append((_("start-up"), words.hours(record.start_s / 3600)))
+    if record.load_others is not None:
+        rows.append((_("load of others"), _("{load:.1f} on average; the fastest steps took {quick:.3f} s").format(load=record.load_others, quick=record.quick_step_s or record.step_s)))
     rows.append((_("kept in"), str(path)))
     if record.drift_ln_sd > DRIFT:
         rows.append(("!", _("the speed wandered by {percent:.0f} % during the run: something else runs here, so plans stay wide").format(percent=100 * record.drift_ln_sd)))

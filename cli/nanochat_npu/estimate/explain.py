@@ -50,6 +50,11 @@ _FORMULAS: dict[str, tuple[str, tuple[Source, ...]]] = {
     "rl.evaluation": ("evals x passes x new_tokens x L x 0.4 ms", (_ASSUMED,)),
     "rl.saves": ("saves x checkpoint_gb / gb_per_s", (_ASSUMED,)),
     "report.write": ("5 s", (_ASSUMED,)),
+    "end.processes": ("end_s: from the last event until the processes are gone", (Source("measured by the calibration", "", "measured"),)),
+    "load.others": (
+        "exposed_s x (slowdown / slowdown_calibrated - 1); slowdown: half way (geometric) from the calibration's to this load's, less in jobs over an hour",
+        (Source("load average of this computer now, and when it was calibrated; 0.25 x load / cores where that says nothing", "", "measured"),),
+    ),
 }
 
 

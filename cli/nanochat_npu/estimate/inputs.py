@@ -77,6 +77,7 @@ class Site:
         storage_gb_per_s: One rank to the output volume.
         download_gb_per_s: Shards from their origin or mirror.
         start_s: Process start, device and HCCL initialisation, first step; None: what the chip usually takes.
+        end_s: From the last line that a job writes until its processes are gone.
         detect_s: From a failure until somebody notices; collectives time out after 30 minutes by default.
         npu_mtbf_h: Geometric middle of 9,200 and 240,000 h per NPU, the two readings of what Huawei published.
     """
@@ -86,6 +87,7 @@ class Site:
     storage_gb_per_s: float = 0.5
     download_gb_per_s: float = 0.05
     start_s: float | None = None
+    end_s: float = 0.0
     detect_s: float = 1080.0
     npu_mtbf_h: float = 47_000.0
 
@@ -99,6 +101,7 @@ class Inputs:
         billed_per_node: NPUs that are paid for on each node (all of them where the cluster allots whole nodes).
         cores_per_rank: CPU cores of one rank; may be below 1 where ranks share cores. CPU jobs only.
         memory_bytes: What a CPU rank may use, or None where nobody said.
+        load_others: Runnable threads of other work on the computer that runs the job, or None where nobody looked. CPU jobs only.
         pulls_image: False for the local backend.
         conversations_tokens: Tokens of one epoch of the fine-tuning data.
     """
@@ -113,6 +116,7 @@ class Inputs:
     billed_per_node: int = 0
     cores_per_rank: float = 1.0
     memory_bytes: int | None = None
+    load_others: float | None = None
     pulls_image: bool = True
     conversations_tokens: int = CONVERSATION_TOKENS
     site: Site = field(default_factory=Site)

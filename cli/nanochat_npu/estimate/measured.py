@@ -27,6 +27,10 @@ class Calibration:
         mean_step_s: Mean of the same steps; above the median where the host stalls.
         peak_bytes: Peak of one rank, or None.
         versions: Versions that change speed (torch, torch_npu, cann).
+        quick_step_s: Seconds of the fastest steps (one in twenty is faster): what it takes when nothing else runs. None: not kept.
+        load_others: Load average of other work while it was measured, or None where nobody looked.
+        end_s: From its last event until its processes were gone.
+        ended_s: Unix time of its end, and `ran_s` how long it ran: until a few minutes after, it still shows in the load average.
         drift_ln_sd: How its speed wandered (ln); a computer shared with others makes a forecast unsure.
         cheap: Few steps were timed; the result is less sure.
     """
@@ -52,6 +56,11 @@ class Calibration:
     save_bytes_per_s: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     host: str = ""
+    quick_step_s: float | None = None
+    load_others: float | None = None
+    end_s: float | None = None
+    ended_s: float | None = None
+    ran_s: float | None = None
     drift_ln_sd: float = 0.0
     cheap: bool = False
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from nanochat.contract import Stage
+from nanochat_npu.estimate.contention import Contention, contention
 from nanochat_npu.estimate.draws import Failures, Quantiles, Spread, Work, draw_hours, quantiles
 from nanochat_npu.estimate.hardware import STACKS, Source, Stack, StackClass, accelerator, link_sources, stack_class
 from nanochat_npu.estimate.inputs import Inputs
@@ -42,6 +43,7 @@ class Estimate:
         allowance_s: What stalls, failures and lost work add at the median.
         other: Rates under the other stack, where the stack is not known.
         failures: What may interrupt it.
+        contention: What other work on the computer does to a job on its cores.
     """
 
     inputs: Inputs
@@ -55,6 +57,7 @@ class Estimate:
     memory: Memory
     failures: Failures
     history: History
+    contention: Contention | None
     draws_h: Sequence[float] = field(repr=False)
 
     @property
@@ -120,6 +123,8 @@ def _as_measured(inputs: Inputs, found: Match) -> Inputs:
     site = inputs.site
     if record.start_s is not None:
         site = replace(site, start_s=record.start_s)
+    if record.end_s is not None:
+        site = replace(site, end_s=record.end_s)
     if record.save_bytes_per_s is not None:
         site = replace(site, storage_gb_per_s=record.save_bytes_per_s / 1e9)
     return replace(inputs, site=site)
@@ -152,23 +157,34 @@ def _tier_ln_sd(inputs: Inputs, tier: Tier, stack: StackClass) -> float:
     return (CPU_TIER_LN_SD if inputs.chip == "cpu" else TIER_LN_SD).get(tier, stack.ln_sd)
 
 
-def _spread(inputs: Inputs, tier: Tier, stack: StackClass, past: History, found: Match) -> Spread:
+def _spread(inputs: Inputs, tier: Tier, stack: StackClass, past: History, found: Match, others: Contention | None) -> Spread:
     base = _tier_ln_sd(inputs, tier, stack)
     record = found.calibration
     cheap = 2.0 if record is not None and record.cheap else 1.0
-    drift = record.drift_ln_sd if record is not None else 0.0
+    shared = others.ln_sd if others is not None else 0.0
+    drift = shared if others is not None else record.drift_ln_sd if record is not None else 0.0
     unsure = accelerator(inputs.chip).uncertain_peak_sd if tier in ("C", "D") else 0.0
     own = past.ln_sd if past.jobs else base
     network = 0.5 if inputs.nodes > 1 and tier != "A" else _NEAR_LN_SD
-    overhead = 0.15 if tier == "A" else 0.35
+    overhead = ((0.15 if tier == "A" else 0.35) ** 2 + shared**2) ** 0.5
     return Spread(((own * cheap) ** 2 + drift**2 + unsure**2) ** 0.5, network, overhead)
+
+
+def _planned(inputs: Inputs, step: Rates, found: Match) -> tuple[tuple[Term, ...], Contention | None]:
+    """The terms, with one for other work on the computer where that makes a difference, and what is known of it."""
+    listed = terms(inputs, step)
+    others = contention(inputs, found.calibration, sum(term.seconds for term in listed))
+    if others is None or abs(others.factor - 1) < 0.005:
+        return listed, others
+    exposed = sum(term.seconds for term in listed if term.group == "speed")
+    return (*listed, Term("load.others", exposed * (others.factor - 1), "speed", {**others.values, "exposed_s": exposed})), others
 
 
 def likely_hours(inputs: Inputs, found: Match | None = None) -> float:
     """Sum of the likely terms in hours: what levers compare, without draws."""
     stack, _other = _classes(inputs)
     step = _calibrated(inputs, rates(inputs, stack), stack, found or Match("C", None))
-    return sum(term.seconds for term in terms(inputs, step)) / 3600
+    return sum(term.seconds for term in _planned(inputs, step, found or Match("C", None))[0]) / 3600
 
 
 def estimate(inputs: Inputs, knowledge: Knowledge | None = None) -> Estimate:
@@ -186,10 +202,10 @@ def estimate(inputs: Inputs, knowledge: Knowledge | None = None) -> Estimate:
     # One's own history shifts the speed itself, so that the terms show it.
     step = _calibrated(inputs, rates(inputs, stack), stack, found).scaled(math.exp(past.bias))
     other = rates(inputs, other_stack).scaled(math.exp(past.bias)) if other_stack else None
-    planned = terms(inputs, step)
+    planned, others = _planned(inputs, step, found)
     failures = _failures(inputs, step, planned)
     work = _work(planned, terms(inputs, other) if other else None)
-    drawn = draw_hours(work, _spread(inputs, tier, stack, past, found), failures)
+    drawn = draw_hours(work, _spread(inputs, tier, stack, past, found, others), failures)
     hours = quantiles(drawn, point=tier != "D")
     total = draw_cost(inputs, drawn, point=tier != "D")
     price = inputs.price
@@ -197,5 +213,5 @@ def estimate(inputs: Inputs, knowledge: Knowledge | None = None) -> Estimate:
     return Estimate(
         inputs=inputs, match=found, tier=tier, rates=step, other=other, terms=planned, hours=hours,
         cost=Cost(with_price_range(cost_lines(inputs, hours.p50), total), total, price.currency if price else None, price),
-        memory=memory(inputs, peak), failures=failures, history=past, draws_h=drawn,
+        memory=memory(inputs, peak), failures=failures, history=past, contention=others, draws_h=drawn,
     )

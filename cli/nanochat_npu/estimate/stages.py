@@ -51,6 +51,8 @@ def terms(inputs: Inputs, step: Rates) -> tuple[Term, ...]:
             result.append(Term(f"{stage_name}{suffix}.{what}", term.seconds, term.group, term.values))
         if stage in (Stage.PRETRAIN, Stage.SFT, Stage.RL):
             previous = stage
+    if inputs.site.end_s:
+        result.append(Term("end.processes", inputs.site.end_s, "overhead", {"end_s": inputs.site.end_s}))
     return tuple(result)
 
 

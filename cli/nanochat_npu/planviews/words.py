@@ -47,10 +47,15 @@ def _what(key: str) -> str:
     return texts[key]
 
 
+_WHOLE = {"load.others": lambda: _("other work on this computer"), "end.processes": lambda: _("winding up")}
+
+
 def term_text(key: str) -> str:
     """Name of a line of the time table."""
     if key == "allowance":
         return _("stalls, failures, lost work")
+    if key in _WHOLE:
+        return _WHOLE[key]()
     stage, _dot, what = key.partition(".")
     return f"{stage}: {_what(what)}" if stage != "start" else _what(what)
 
@@ -90,6 +95,11 @@ def basis(result: Estimate) -> str:
         text = _c_basis(result)
     if result.inputs.nodes > 1 and result.tier != "A" and result.inputs.chip != "cpu":
         text += "; " + _("links between nodes: uncalibrated (no HCCL figure over RoCE is published)")
+    loads = result.contention.values if result.contention is not None else {}
+    if "load_now" in loads and "load_calibrated" in loads:
+        text += "; " + _("load average of others {then:.1f} then, {now:.1f} now").format(then=loads["load_calibrated"], now=loads["load_now"])
+    elif "load_now" in loads:
+        text += "; " + _("load average of others {now:.1f}").format(now=loads["load_now"])
     if result.history.jobs:
         text += "; " + _("adjusted by {n} past jobs of yours ({percent:+.0f} %)").format(n=result.history.jobs, percent=100 * result.history.bias)
     return text

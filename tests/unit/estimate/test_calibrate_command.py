@@ -1,6 +1,7 @@
 """What `calibrate` makes of a job that ran, wherever it ran."""
 
 import datetime
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,13 @@ def test_what_a_run_spends_beside_its_steps_is_measured_too() -> None:
     assert record.eval_tokens_per_s == pytest.approx(plan.run.pretrain.eval_tokens / 20.0)
     assert record.save_bytes_per_s == pytest.approx(4e9)
     assert record.start_s == pytest.approx(30.0 + (50.0 - 20.0))  # the first evaluation's own 20 s are no start-up
+
+
+def test_the_time_until_the_processes_are_gone_is_kept_too() -> None:
+    plan = plan_of("d20")
+    seen = cluster_job()
+    record = record_of(plan, times(plan), replace(seen, job=replace(seen.job, ended_s=285.0), load_others=1.5))
+    assert (record.end_s, record.ended_s, record.ran_s, record.load_others) == (3.0, 285.0, 185.0, 1.5)
 
 
 def test_a_run_that_says_little_is_kept_all_the_same() -> None:

@@ -11,6 +11,8 @@ from estimate_jobs import job
 from nanochat_npu import calibration
 from nanochat_npu.errors import UsageError
 from nanochat_npu.estimate import Calibration, Inputs, Knowledge, estimate, history, match
+from nanochat_npu.estimate.contention import contention
+from nanochat_npu.estimating import Host, others_load
 
 
 def record_for(inputs: Inputs, step_s: float = 5.0, **more: object) -> Calibration:
@@ -173,3 +175,69 @@ def test_a_calibration_file_that_is_named_must_be_one(tmp_path: Path) -> None:
     path.write_text("{ not json")
     with pytest.raises(UsageError, match="not a calibration"):
         calibration.read_file(path)
+
+
+def on_cores(load: float | None, cores: float = 2.0) -> Inputs:
+    return job(4, 1, 1, chip="cpu", cores_per_rank=cores, load_others=load, pretrain={"steps": 100, "tokens_per_step": 2048})
+
+
+def shared_record(load: float = 4.0, **more: object) -> Calibration:
+    """A calibration whose fastest steps took a second and whose mean was twice that."""
+    return record_for(on_cores(load), 2.0, quick_step_s=1.0, load_others=load, **more)
+
+
+def others_s(load: float | None, record: Calibration) -> float:
+    return sum(term.seconds for term in estimate(on_cores(load), known(record)).terms if term.key == "load.others")
+
+
+def test_more_load_than_at_the_calibration_takes_longer_and_less_takes_less() -> None:
+    record = shared_record(4.0)
+    assert others_s(4.0, record) == 0.0
+    assert others_s(12.0, record) > 10.0
+    assert others_s(0.0, record) < -10.0
+
+
+def test_the_speed_stays_what_was_measured_whatever_the_load_is_now() -> None:
+    assert estimate(on_cores(12.0), known(shared_record())).rates.step_s == pytest.approx(2.0)
+
+
+def test_a_calibration_among_others_is_less_sure_than_one_alone() -> None:
+    alone = record_for(on_cores(0.0), 2.0, quick_step_s=1.95, load_others=0.0)
+    quiet, busy = (estimate(on_cores(load), known(record)).hours for load, record in ((0.0, alone), (4.0, shared_record(4.0))))
+    assert quiet.p90 / quiet.p10 < 1.4
+    assert busy.p90 / busy.p10 > 2
+
+
+def test_the_load_of_this_minute_counts_little_in_a_long_job() -> None:
+    short, long = (contention(on_cores(8.0), shared_record(4.0), seconds) for seconds in (600.0, 86_400.0))
+    assert short is not None
+    assert long is not None
+    assert short.factor > 1.2
+    assert long.factor == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_load_is_a_named_input_of_the_estimate() -> None:
+    (term,) = [term for term in estimate(on_cores(8.0), known(shared_record(4.0))).terms if term.key == "load.others"]
+    assert (term.values["load_calibrated"], term.values["load_now"]) == (4.0, 8.0)
+    uncalibrated = [term for term in estimate(on_cores(8.0)).terms if term.key == "load.others"]
+    assert uncalibrated[0].values["load_now"] == 8.0
+
+
+def test_nothing_is_said_of_others_on_npus_or_where_nobody_looked() -> None:
+    assert estimate(job(load_others=8.0), known(record_for(job(), quick_step_s=1.0))).contention is None
+    assert estimate(on_cores(None)).contention is None
+    assert others_s(None, shared_record()) == 0.0
+
+
+def test_our_own_job_that_has_just_ended_is_not_taken_for_others() -> None:
+    host = Host(cores=2, load=4.0)
+    assert others_load(host, [], 1000.0).load == 4.0
+    assert others_load(host, [(995.0, 300.0)], 1000.0).load == pytest.approx(4.0 - 1.38, abs=0.02)
+    assert others_load(host, [(100.0, 300.0)], 1000.0).load == 4.0  # long ago
+    assert others_load(Host(cores=64, load=1.0), [(999.0, 300.0)], 1000.0).load == 0.0
+    assert others_load(Host(cores=2), [(999.0, 300.0)], 1000.0).load is None
+
+
+def test_what_was_seen_of_others_is_kept_in_the_file(tmp_path: Path) -> None:
+    record = shared_record(0.0, end_s=0.0, ended_s=1.7e9, ran_s=60.0)
+    assert calibration.read_file(calibration.save(tmp_path, record)) == record
