@@ -84,23 +84,23 @@ def render_dockerfile(image: ImagePlan) -> str:
 
 
 def _configmaps(manifest: Manifest, run_json: str, entrypoint: str) -> str:
-    code = _code() if manifest.code_file else ""
     files = {RUN_JSON: run_json, ENTRYPOINT: entrypoint}
+    code = _code(sum(len(content.encode()) for content in files.values())) if manifest.code_file else ""
     text = _fill("configmaps.yaml.j2", m=manifest, run_files=files, code=code)
     verify_configmaps(parse_documents(text, CONFIGMAPS), manifest, files, code, CONFIGMAPS)
     return text
 
 
-def _code() -> str:
-    """The trainer's wheel as a ConfigMap carries it.
+def _code(taken: int) -> str:
+    """The trainer's wheel as a ConfigMap carries it, beside so many bytes of other files.
 
     Raises:
-        RenderError: It is larger than a ConfigMap may be.
+        RenderError: Together they are larger than a ConfigMap may be.
     """
     content = trainer_wheel().content
-    if len(content) > CONFIGMAP_MAX_BYTES:
+    if len(content) + taken > CONFIGMAP_MAX_BYTES:
         raise RenderError(
-            _("the trainer's wheel has {size} bytes, a ConfigMap holds {limit}").format(size=len(content), limit=CONFIGMAP_MAX_BYTES), where="image.code",
+            _("the trainer's wheel and the job's files have {size} bytes, a ConfigMap holds {limit}").format(size=len(content) + taken, limit=CONFIGMAP_MAX_BYTES), where="image.code",
             hint=_("build an image: image.code: image"),
         )
     return base64.b64encode(content).decode()

@@ -80,12 +80,10 @@ def verify_job(job: dict[str, Any], m: Manifest, name: str) -> None:
 
 def verify_configmaps(documents: list[dict[str, Any]], m: Manifest, files: Mapping[str, str], code: str, name: str) -> None:
     """Raises RenderError where the ConfigMaps do not hold exactly the files that they should."""
-    wanted: list[tuple[str, dict[str, str]]] = [(m.run_map, dict(files))]
-    if m.code_file:
-        wanted.append((m.code_map, {m.code_file: code}))
+    wanted: list[tuple[str, dict[str, dict[str, str]]]] = [(m.run_map, {"data": dict(files), **({"binaryData": {m.code_file: code}} if m.code_file else {})})]
     if m.rank_table_map and m.rank_table:
-        wanted.append((m.rank_table_map_name, {m.rank_table_key: m.rank_table.text}))
-    found = [(document["metadata"].get("name"), document.get("data") or document.get("binaryData")) for document in documents]
+        wanted.append((m.rank_table_map_name, {m.rank_table.field: {m.rank_table_key: m.rank_table.text}}))
+    found = [(document["metadata"].get("name"), {key: document[key] for key in ("data", "binaryData") if key in document}) for document in documents]
     _same(found, wanted, "data", name)
     for document in documents:
         _same(document["metadata"].get("labels"), m.labels, "metadata.labels", name)

@@ -96,6 +96,27 @@ def test_another_submission_under_the_same_name_is_refused(cluster: Cluster) -> 
         cluster.submit(resources={"nodes": 1})
 
 
+def test_in_operator_mode_the_rank_plugin_is_added_if_this_volcano_knows_it_and_its_map_goes_with_the_job(cluster: Cluster) -> None:
+    sent = cluster.submit(SUCCEED, cluster={"platform": "mindcluster"}, rank_table={"mode": "operator"})
+    assert cluster.job()["spec"]["plugins"]["hcclrank"] == []
+    assert any("hcclrank was added" in note for note in sent.notes)
+    assert cluster.get("configmaps/rings-config-train")["data"] == {"hccl.json": '{"status":"initializing"}'}
+    cluster.until_phase("Completed")
+    cluster.backend.delete("train")
+    cluster.plane.wait("both maps gone", lambda: not {"train-run", "rings-config-train"} & {m["metadata"]["name"] for m in cluster.get("configmaps")["items"]})
+
+
+@pytest.mark.parametrize("change", [
+    {}, {"rank_table": {"mode": "static", "servers": [{"node": f"npu-00{n}", "device_ips": [f"10.0.{n}.{i + 1}" for i in range(8)]} for n in range(2)]}},
+    {"cluster": {"platform": "mindcluster"}, "rank_table": {"mode": "operator"}},
+    {"image": {"code": "configmap", "packages": "/data/packages"}, "cluster": {"platform": "mindcluster"}, "rank_table": {"mode": "operator"}},
+], ids=["negotiate", "static", "operator", "operator and the trainer by ConfigMap"])
+def test_a_submit_takes_at_most_twelve_requests(cluster: Cluster, change: dict[str, object]) -> None:
+    cluster.backend.kube.requests.clear()
+    cluster.submit(**change)
+    assert sum(cluster.backend.kube.requests.values()) <= 12, cluster.backend.kube.requests
+
+
 def test_the_same_spec_after_a_failure_goes_on(cluster: Cluster) -> None:
     first = cluster.submit(fails(78))
     cluster.until_phase("Terminated")

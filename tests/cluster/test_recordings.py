@@ -6,6 +6,7 @@ With ``NANOCHAT_VOLCANO_BIN`` the same scenarios run on the real programs, and t
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,16 +142,8 @@ def test_phases_are_those_that_were_recorded(cluster: Cluster, watched: list[str
     before(cluster)
     send(cluster, scenario)
     after(cluster)
-    real = cluster.plane.volcano is not None
-    fewest = len(set(expected)) if real else len(expected)
-    cluster.plane.wait("the last phase", lambda: unrepeated(list(watched))[-1:] == expected[-1:] and len(unrepeated(list(watched))) >= fewest, 60)
-    found = unrepeated(list(watched))
-    if real:
-        # Busy, real Volcano was seen to restart once more for a late word about a pod that the restart itself had removed, which
-        # takes an attempt. So a recording holds which phases there are, how it begins and how it ends, and the stand-in plays it exactly.
-        assert (found[0], found[-1], set(found)) == (expected[0], expected[-1], set(expected))
-    else:
-        assert found == expected
+    cluster.plane.wait("the last phase", lambda: unrepeated(list(watched))[-1:] == expected[-1:] and len(unrepeated(list(watched))) >= len(expected), 60)
+    assert unrepeated(list(watched)) == expected
 
 
 @pytest.mark.parametrize(("scenario", "before", "wanted"), [
@@ -183,6 +176,19 @@ def _varies(entry: tuple[str, str, str]) -> bool:
         r"(, \d+ (Binding|Failed|Pending|Releasing|Running|Succeeded|Bound|Pipelined|Allocated))*, \d+ minAvailable(; Pending: (\d+ \w+(, )?)+)?"
     )
     return reason in ("Unschedulable", "FailedScheduling", "PodGroupPending") and counted.fullmatch(text) is not None
+
+
+def test_a_simulated_kubelet_deletes_a_pod_once_and_no_other_that_takes_its_name(cluster: Cluster) -> None:
+    # The state in which a pod shows between its deletion and its absence, held here by a finalizer; see stages.yaml.
+    pods = f"/api/v1/namespaces/{cluster.namespace}/pods"
+    spec = {"nodeName": "npu-000", "containers": [{"name": "c", "image": "x"}], "tolerations": [{"operator": "Exists"}]}
+    cluster.plane.request("POST", pods, {"metadata": {"name": "p", "finalizers": ["test.example.com/hold"]}, "spec": spec})
+    cluster.plane.request("DELETE", f"{pods}/p", {"gracePeriodSeconds": 0})
+    assert cluster.get("pods/p")["metadata"]["deletionGracePeriodSeconds"] == 0
+    time.sleep(1.0)  # a stage takes 0.3 s
+    assert cluster.pods() == ["p"]
+    cluster.plane.request("PATCH", f"{pods}/p", {"metadata": {"finalizers": None}}, "application/merge-patch+json")
+    cluster.plane.wait("gone", lambda: not cluster.pods())
 
 
 def test_the_recordings_name_every_phase_that_a_job_can_have() -> None:

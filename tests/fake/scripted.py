@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class Answer:
     reset: bool = False
     then: Callable[[], None] | None = None
     """Called when the request has come in, before the answer: what the server stored although its answer is lost."""
+    uid: str = ""
+    """Answer with the object that was sent, under this uid, as a server does that creates it."""
 
 
 def ok(body: Any, **headers: str) -> Answer:
@@ -131,7 +133,8 @@ class ScriptedServer:
             self._lock.notify_all()
             for wanted, pattern, answers in self.rules:
                 if wanted == method and pattern.search(path):
-                    return answers.pop(0) if len(answers) > 1 else answers[0]
+                    answer = answers.pop(0) if len(answers) > 1 else answers[0]
+                    return replace(answer, body={**body, "metadata": {**body["metadata"], "uid": answer.uid}}) if answer.uid else answer
         return status(404, "the server could not find the requested resource", "NotFound")
 
     def asked(self, method: str, path: str = "") -> list[str]:

@@ -41,6 +41,11 @@ def healthy(server: ScriptedServer) -> ScriptedServer:
     return server
 
 
+def standing(server: ScriptedServer, *jobs: Answer) -> ScriptedServer:
+    """The same with a job of this name, read with these answers one after the other: a dry run meets it, too."""
+    return healthy(server).on("GET", "/jobs/d20", *jobs).on("POST", r"/jobs\?.*dryRun", EXISTS)
+
+
 class Receipts:
     """Receipts that were written."""
 
@@ -175,24 +180,23 @@ def test_a_server_that_never_answers_is_an_error_that_says_what_is_unknown(serve
 
 
 def test_a_job_that_is_going_away_is_waited_for(server: ScriptedServer, tmp_path: Path) -> None:
-    healthy(server)
     going = stored(JOB, "u0", deletionTimestamp="2026-11-30T00:00:00Z")
-    server.on("GET", "/jobs/d20", ok(going), ok(going), ok(going), MISSING)
+    standing(server, ok(going), ok(going), ok(going), MISSING)
     sent = sender(server, tmp_path).send(ORDER)
     assert (sent.outcome, sent.job["metadata"]["uid"]) == (Outcome.STARTED, "u1")
+    assert len(server.asked("GET", "/jobs/d20")) == 4
 
 
 def test_pods_of_the_old_job_are_waited_for_too(server: ScriptedServer, tmp_path: Path) -> None:
-    healthy(server)
     pod = {"metadata": {"name": "d20-worker-0", "ownerReferences": [{"kind": "Job", "uid": "u0"}]}}
-    server.on("GET", "/jobs/d20", ok(stored(JOB, "u0", deletionTimestamp="2026-11-30T00:00:00Z")), MISSING)
+    standing(server, ok(stored(JOB, "u0", deletionTimestamp="2026-11-30T00:00:00Z")), MISSING)
     server.on("GET", r"/pods\?", ok({"items": [pod], "metadata": {}}), ok({"items": [pod], "metadata": {}}), ok({"items": [], "metadata": {}}))
     sender(server, tmp_path).send(ORDER)
     assert len(server.asked("GET", r"/pods\?")) == 3
 
 
 def test_a_job_that_does_not_go_away_is_an_error_that_names_recover(server: ScriptedServer, tmp_path: Path) -> None:
-    healthy(server).on("GET", "/jobs/d20", ok(stored(JOB, "u0", deletionTimestamp="2026-11-30T00:00:00Z")))
+    standing(server, ok(stored(JOB, "u0", deletionTimestamp="2026-11-30T00:00:00Z")))
     with pytest.raises(ClusterError, match="still being deleted") as caught:
         sender(server, tmp_path).send(ORDER)
     assert "recover" in str(caught.value.hint)
@@ -251,6 +255,106 @@ def test_a_config_map_of_a_submit_that_is_under_way_is_left_alone(server: Script
 
 
 def test_a_job_that_is_not_ours_is_never_replaced_without_being_told(server: ScriptedServer, tmp_path: Path) -> None:
-    healthy(server).on("GET", "/jobs/d20", ok({"metadata": {"name": "d20", "uid": "x"}}))
+    standing(server, ok({"metadata": {"name": "d20", "uid": "x"}}))
     with pytest.raises(JobExists, match="nanochat-npu did not make"):
         sender(server, tmp_path).send(ORDER)
+
+
+def test_the_same_submission_is_attached_to_also_where_its_queue_takes_no_more_jobs(server: ScriptedServer, tmp_path: Path) -> None:
+    closed = status(400, 'admission webhook "validatejob.volcano.sh" denied the request: can only submit job to queue with state `Open`, queue `q` status is `Closed`;')
+    running = {**stored(JOB), "status": {"state": {"phase": "Running"}}}
+    healthy(server).on("POST", r"/jobs\?.*dryRun", closed).on("GET", "/jobs/d20", ok(running))
+    assert sender(server, tmp_path).send(ORDER).outcome is Outcome.ATTACHED
+
+
+# ---- several ConfigMaps -----------------------------------------------------------------------------------------------------
+
+TABLE = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "rings-config-d20", "labels": {marks.LABEL_JOB: "d20"}}, "data": {"hccl.json": "{}"}}
+TWO_MAPS = Order("d20", "train", "abc", [MAP, TABLE, JOB])
+
+
+def two_maps(server: ScriptedServer) -> ScriptedServer:
+    """A server that accepts both."""
+    return healthy(server).on("POST", "/configmaps", Answer(uid="m1")).on("GET", "/configmaps/rings-config-d20", NO_MAP)
+
+
+def test_a_second_config_map_belongs_to_the_first_and_the_first_to_the_job(server: ScriptedServer, tmp_path: Path) -> None:
+    sender(two_maps(server), tmp_path).send(TWO_MAPS)
+    made = [body for verb, path, body in server.requests if verb == "POST" and "/configmaps" in path and "dryRun" not in path]
+    assert [owner["uid"] for owner in made[1]["metadata"]["ownerReferences"]] == ["m1"]
+    assert "ownerReferences" not in made[0]["metadata"]
+    assert len(server.asked("PATCH")) == 1
+
+
+def owned(obj: dict[str, Any], kind: str, uid: str) -> dict[str, Any]:
+    """A stored object that belongs to another one."""
+    return stored(obj, "m0", ownerReferences=[{"kind": kind, "uid": uid}])
+
+
+@pytest.mark.parametrize(("kind", "uid"), [("ConfigMap", "m-of-an-earlier-job"), ("Job", "an-earlier-job")])
+def test_a_config_map_of_the_same_content_whose_owner_is_gone_is_replaced_before_the_collector_takes_it(
+    server: ScriptedServer, tmp_path: Path, kind: str, uid: str
+) -> None:
+    taken = status(409, 'configmaps "rings-config-d20" already exists', "AlreadyExists")
+    two_maps(server).on("POST", r"/configmaps\?(?!.*dryRun)", Answer(uid="m1"), taken, Answer(uid="m2"))
+    server.on("GET", "/configmaps/rings-config-d20", ok(owned(TABLE, kind, uid)))
+    sender(server, tmp_path).send(TWO_MAPS)
+    assert real(server, "DELETE") == ["configmaps/rings-config-d20"]
+
+
+def test_a_config_map_of_the_same_submission_that_was_faster_is_left_to_it(server: ScriptedServer, tmp_path: Path) -> None:
+    taken = status(409, 'configmaps "d20-run" already exists', "AlreadyExists")
+    healthy(server).on("POST", r"/configmaps\?(?!.*dryRun)", taken).on("GET", "/configmaps/d20-run", ok(owned(MAP, "Job", "u5")))
+    server.on("POST", r"/jobs\?(?!.*dryRun)", EXISTS).on("GET", "/jobs/d20", ok(stored(JOB, "u5")))
+    assert sender(server, tmp_path).send(ORDER).job["metadata"]["uid"] == "u5"
+    assert real(server, "DELETE") == []
+
+
+def test_a_wheel_of_another_version_is_not_taken_for_ours(server: ScriptedServer, tmp_path: Path) -> None:
+    taken = status(409, 'configmaps "d20-run" already exists', "AlreadyExists")
+    old = {**stored(MAP, "m0"), "binaryData": {"nanochat.whl": "b2xk"}}
+    order = Order("d20", "train", "abc", [{**MAP, "binaryData": {"nanochat.whl": "bmV3"}}, JOB])
+    healthy(server).on("GET", "/configmaps/d20-run", ok(old)).on("POST", r"/configmaps\?(?!.*dryRun)", taken, Answer(uid="m1"))
+    server.on("POST", r"/configmaps\?.*dryRun", Answer(uid="m1"))
+    sender(server, tmp_path).send(order)
+    assert real(server, "DELETE") == ["configmaps/d20-run"]
+
+
+# ---- plugins that not every Volcano has -------------------------------------------------------------------------------------
+
+RANKED = Order("d20", "train", "abc", [MAP, JOB], optional_plugins={"hcclrank": []})
+UNKNOWN = status(400, 'admission webhook "validatejob.volcano.sh" denied the request:  unable to find job plugin: hcclrank;')
+
+
+def sent_jobs(server: ScriptedServer) -> list[tuple[bool, list[str]]]:
+    """Of each job that was sent: was it a dry run, and its plugins."""
+    return [("dryRun" in path, sorted(body["spec"]["plugins"])) for verb, path, body in server.requests if verb == "POST" and "/jobs" in path]
+
+
+def test_a_plugin_that_the_server_knows_is_added_and_told(server: ScriptedServer, tmp_path: Path) -> None:
+    healthy(server).on("POST", "/jobs", Answer(uid="u1"))
+    sent = sender(server, tmp_path).send(RANKED)
+    assert sent_jobs(server) == [(True, ["hcclrank", "svc"]), (False, ["hcclrank", "svc"])]
+    assert "hcclrank was added" in sent.notes[0]
+
+
+def test_a_plugin_that_the_server_does_not_know_is_left_out_and_told(server: ScriptedServer, tmp_path: Path) -> None:
+    healthy(server).on("POST", r"/jobs\?.*dryRun", UNKNOWN, Answer(uid="u1"))
+    sent = sender(server, tmp_path).send(RANKED)
+    assert sent_jobs(server) == [(True, ["hcclrank", "svc"]), (True, ["svc"]), (False, ["svc"])]
+    assert "hcclrank was left out" in sent.notes[0]
+
+
+def test_a_job_that_is_refused_for_something_else_is_not_asked_about_twice(server: ScriptedServer, tmp_path: Path) -> None:
+    healthy(server).on("POST", r"/jobs\?.*dryRun", status(400, 'admission webhook "validatejob.volcano.sh" denied the request: can not submit job to root queue;'))
+    with pytest.raises(ClusterRejected):
+        sender(server, tmp_path).send(RANKED)
+    assert len(server.asked("POST", "/jobs")) == 1
+
+
+def test_a_plugin_of_the_specs_own_patch_keeps_its_arguments(server: ScriptedServer, tmp_path: Path) -> None:
+    job = json.loads(json.dumps(JOB))
+    job["spec"]["plugins"]["hcclrank"] = ["--worker=worker"]
+    healthy(server).on("POST", "/jobs", Answer(uid="u1"))
+    sender(server, tmp_path).send(Order("d20", "train", "abc", [MAP, job], optional_plugins={"hcclrank": []}))
+    assert [body["spec"]["plugins"]["hcclrank"] for verb, path, body in server.requests if verb == "POST" and "/jobs" in path] == [["--worker=worker"]] * 2

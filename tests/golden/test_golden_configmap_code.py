@@ -27,13 +27,13 @@ def test_official_image_and_our_wheel() -> None:
     container = pod["containers"][0]
     assert container["image"] == OFFICIAL
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
-    assert env["PYTHONPATH"] == f"/opt/nanochat/wheel/{trainer_wheel().name}:/data/packages"
-    assert {"name": "code", "configMap": {"name": "one-server-code"}} in pod["volumes"]
+    assert env["PYTHONPATH"] == f"/opt/nanochat/job/{trainer_wheel().name}:/data/packages"
+    assert {"name": "job", "configMap": {"name": "one-server-run"}} in pod["volumes"]
 
 
 def test_map_holds_the_wheel_byte_for_byte() -> None:
     documents = {d["metadata"]["name"]: d for d in yaml.safe_load_all(render(plan_of("one-server", *OPTIONS)).files[CONFIGMAPS])}
-    held = documents["one-server-code"]["binaryData"][trainer_wheel().name]
+    held = documents["one-server-run"]["binaryData"][trainer_wheel().name]
     assert base64.b64decode(held) == trainer_wheel().content
     assert len(trainer_wheel().content) < 1024 * 1024
 

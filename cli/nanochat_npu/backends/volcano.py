@@ -24,6 +24,7 @@ from nanochat_npu.job_state import FINAL_PHASES, JobObjects, job_view
 from nanochat_npu.jobs import Receipt, Store, write_json
 from nanochat_npu.kube import Kube
 from nanochat_npu.kube import connect as connect_kube
+from nanochat_npu.manifest import rank_plugins
 from nanochat_npu.verify import parse_documents
 
 __all__ = ["VolcanoBackend", "connect"]
@@ -87,7 +88,9 @@ class VolcanoBackend:
 
         plan = submission.plan
         files = self.preview(submission)
-        order = Order(plan.name, self.namespace, plan.submission_id, _objects(files, self.namespace), rerun=submission.rerun)
+        order = Order(
+            plan.name, self.namespace, plan.submission_id, _objects(files, self.namespace), rerun=submission.rerun, optional_plugins=rank_plugins(plan),
+        )
         self._refuse_local_name(submission)
         sender = Sender(
             self.kube, write_receipt=lambda job: self._write_receipt(submission, files, job), now_s=time.time(),

@@ -1,9 +1,14 @@
 """Sending a job: nothing is made before everything has been accepted, and what fails half way is taken back.
 
-1. Is there a job of this name? The same submission is attached to; another one is refused; one that is going away is awaited.
-2. Our own rules, then the server's strict dry run of every object. Both speak in fields of the spec.
+1. Our own rules, then the server's strict dry run of the Job, which also tells whether its name is free. Both speak in fields
+   of the spec. A job of this name that is the same submission is attached to; another one is refused; one that is going away
+   is awaited.
+2. Advice from the cluster's objects, and the strict dry run of the ConfigMaps.
 3. ConfigMaps, then the Job, then the Job owns the ConfigMaps. Each create whose answer is lost, or that meets an object of
    that name, reads back and compares. Ctrl-C and errors between the first create and the receipt delete what this call made.
+
+At most twelve requests. The ConfigMaps are a chain: the first belongs to the Job, each further one to the first and so to the
+Job. They are made before it, so belonging to it takes a patch, and belonging to the first one does not.
 """
 
 import json
@@ -45,6 +50,7 @@ class Order:
         submission_id: Identity of this submission.
         objects: ConfigMaps and, last, the Job, as rendered.
         rerun: Replace a job of this name, whatever it is.
+        optional_plugins: Job plugins, with their arguments, that are added where the server's dry run accepts them.
     """
 
     name: str
@@ -52,11 +58,21 @@ class Order:
     submission_id: str
     objects: list[dict[str, Any]]
     rerun: bool = False
+    optional_plugins: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def job(self) -> dict[str, Any]:
         """The Volcano Job."""
         return self.objects[-1]
+
+    def with_plugins(self) -> "Order":
+        """The same with those optional plugins that the Job does not name already, or itself if there are none."""
+        have = partial.mapping(self.job, "spec", "plugins")
+        extra = {name: arguments for name, arguments in self.optional_plugins.items() if name not in have}
+        if not extra:
+            return self
+        spec = {**partial.mapping(self.job, "spec"), "plugins": {**have, **extra}}
+        return replace(self, objects=[*self.objects[:-1], {**self.job, "spec": spec}])
 
 
 @dataclass(frozen=True)
@@ -95,17 +111,27 @@ class Sender:
             JobExists: Another submission has this name.
             ClusterRejected: Our rules or the server refuse an object; `details["errors"]` has fields of the spec.
         """
-        found = self.kube.find(JOBS, order.name, order.namespace)
-        outcome, notes = Outcome.STARTED, []
+        _refuse_problems([*check_job(order.job), *check_sizes(order.objects)])
+        outcome, refusal = Outcome.STARTED, None
+        notes: list[str] = []
+        try:
+            order, notes = self._ask_about_job(order)
+            found = None
+        except ConflictError:
+            found = self.kube.find(JOBS, order.name, order.namespace)
+        except ClusterRejected as error:
+            # Refused for its queue, perhaps; the same submission may be running all the same, and is attached to.
+            found, refusal = self.kube.find(JOBS, order.name, order.namespace), error
         if found is not None:
             standing = self._standing(found, order)
             if standing is not None:
                 return standing
             going = partial.text(found, "metadata", "deletionTimestamp")
             outcome = Outcome.STARTED if order.rerun or going else Outcome.CONTINUED
-        _refuse_problems([*check_job(order.job), *check_sizes(order.objects)])
+        if refusal is not None:
+            raise refusal
         notes += self.advise()
-        self._dry_run(order)
+        self._dry_run_maps(order)
         if found is not None:
             self._remove(found, order)
         if order.rerun:
@@ -140,17 +166,41 @@ class Sender:
 
     # ---- asking the server -----------------------------------------------------------------------------------------
 
-    def _dry_run(self, order: Order) -> None:
-        for obj in order.objects:
+    def _ask_about_job(self, order: Order) -> tuple[Order, list[str]]:
+        """The order with the optional plugins that the server knows, and what to say about them.
+
+        Raises:
+            ConflictError: The name is taken. Admission comes before the name, so all of the job has been accepted.
+            ClusterRejected: The server refuses the job, with those plugins or without.
+        """
+        wanted = order.with_plugins()
+        if wanted is order:
+            self._dry_run(order.job, order)
+            return order, []
+        names = ", ".join(order.optional_plugins)
+        try:
+            self._dry_run(wanted.job, wanted)
+        except ClusterRejected as error:
+            if not any(problem["rule"] == "V18" for problem in error.details.get("errors", [])):
+                raise
+            self._dry_run(order.job, order)
+            return order, [_("job plugin {names} was left out: the cluster's Volcano is older than 1.12.3; MindCluster's scheduler plugin has to number the pods").format(
+                names=names)]
+        return wanted, [_("job plugin {names} was added: the cluster's Volcano knows it, and the rank table then follows the workers' numbers").format(names=names)]
+
+    def _dry_run_maps(self, order: Order) -> None:
+        for obj in order.objects[:-1]:
             try:
-                answer = self._ask_about(_RESOURCES[obj["kind"]], obj, order)
+                self._dry_run(obj, order)
             except ConflictError:
-                # The name is taken, by leftovers or by a job that is about to go; `_make` sorts that out.
-                continue
-            lost = dropped_fields({key: value for key, value in obj.items() if key != "metadata"}, answer)
-            _refuse_problems([
-                Problem("W1", _("the cluster does not know {path} and would silently drop it").format(path=path), path, "cluster.patch") for path in lost
-            ])
+                continue  # the name is taken, by leftovers or by a job that is about to go; `_make` sorts that out
+
+    def _dry_run(self, obj: dict[str, Any], order: Order) -> None:
+        answer = self._ask_about(_RESOURCES[obj["kind"]], obj, order)
+        lost = dropped_fields({key: value for key, value in obj.items() if key != "metadata"}, answer)
+        _refuse_problems([
+            Problem("W1", _("the cluster does not know {path} and would silently drop it").format(path=path), path, "cluster.patch") for path in lost
+        ])
 
     def _ask_about(self, resource: Resource, obj: dict[str, Any], order: Order) -> dict[str, Any]:
         """The server's answer to a dry run; asked again for some seconds where no controller has opened a new queue yet."""
@@ -186,8 +236,10 @@ class Sender:
         with _interruptible_between_steps() as step:
             self._tick = step
             try:
+                first: dict[str, Any] | None = None
                 for obj in order.objects[:-1]:
-                    self._make_map(obj, order)
+                    made = self._make_map(obj if first is None else _owned_by(first, obj), order)
+                    first = first or made
                     step()
                 job = self._make_job(order)
                 step()
@@ -209,33 +261,40 @@ class Sender:
             raise _exists(job_view(JobObjects(found)), found or {}, order)
         return job
 
-    def _make_map(self, obj: dict[str, Any], order: Order) -> None:
-        """Create a ConfigMap; one of that name that a killed submit left, or the same submission's, takes the new content."""
+    def _make_map(self, obj: dict[str, Any], order: Order) -> dict[str, Any]:
+        """Create a ConfigMap; one of that name that a killed submit or an earlier job left takes the new content."""
         name = partial.text(obj, "metadata", "name")
 
         def ours(found: dict[str, Any]) -> bool:
-            return partial.mapping(found, "data") == partial.mapping(obj, "data")
+            # One with another owner goes as soon as the collector notices that this owner is gone: never to be relied on.
+            return _content(found) == _content(obj) and _owners(found) <= _owners(obj)
 
-        if self._create(CONFIGMAPS, obj, order, ours) is not None:
-            return
+        made = self._create(CONFIGMAPS, obj, order, ours)
+        if made is not None:
+            return made
         found = self.kube.find(CONFIGMAPS, name, order.namespace)
         if found is None:
             raise ClusterError(_("another command made and removed {name} at the same time").format(name=name), where=order.name, hint=_("submit again"))
-        if not self._is_stale(found, order):
+        job = self.kube.find(JOBS, order.name, order.namespace) if partial.items(found, "metadata", "ownerReferences") else None
+        if job is not None and partial.text(job, "metadata", "uid") in _owners(found) and _content(found) == _content(obj):
+            return found  # the same submission, sent twice at once, was faster; `_make_job` attaches to it
+        if job is not None or not self._is_stale(found, order):
             raise JobExists(
                 _("a ConfigMap {name} exists that does not belong to this job").format(name=name), where=f"{order.namespace}/{name}",
                 hint=_("another submit may be under way; try again in a minute, or remove it with: kubectl -n {namespace} delete configmap {name}").format(
                     namespace=order.namespace, name=name),
             )
         self.kube.delete(CONFIGMAPS, name, order.namespace, uid=partial.text(found, "metadata", "uid"))
-        if self._create(CONFIGMAPS, obj, order, ours) is None:
+        made = self._create(CONFIGMAPS, obj, order, ours)
+        if made is None:
             raise ClusterError(_("another command keeps making {name}").format(name=name), where=order.name, hint=_("submit again"))
+        return made
 
     def _is_stale(self, found: dict[str, Any], order: Order) -> bool:
         if partial.label(found, marks.LABEL_JOB) != order.name:
             return False
         if partial.items(found, "metadata", "ownerReferences"):
-            return True  # its owner, an earlier job of this name, is gone: that was made sure before
+            return True  # its owner, an earlier job of this name or that job's first ConfigMap, is gone: that was made sure before
         made = partial.when(found, "metadata", "creationTimestamp")
         same = _submission_in(found) == order.submission_id
         return same or made is None or self.now_s - made.timestamp() > STALE_MAP_S
@@ -267,12 +326,12 @@ class Sender:
         self._made.append((resource, partial.text(made, "metadata", "name"), partial.text(made, "metadata", "uid")))
 
     def _adopt(self, job: dict[str, Any], order: Order) -> None:
-        """Let the Job own its ConfigMaps, so that they go when it goes (by its time to live, too)."""
+        """Let the Job own its first ConfigMap, and so all of them: they go when it goes (by its time to live, too)."""
         owner = {
             "apiVersion": JOBS.api_version, "kind": "Job", "name": order.name, "uid": partial.text(job, "metadata", "uid"),
             "blockOwnerDeletion": False, "controller": True,
         }
-        for obj in order.objects[:-1]:
+        for obj in order.objects[:-1][:1]:
             self.kube.patch(CONFIGMAPS, partial.text(obj, "metadata", "name"), {"metadata": {"ownerReferences": [owner]}}, order.namespace)
 
     def _take_back(self, order: Order) -> None:
@@ -339,6 +398,23 @@ def _interruptible_between_steps() -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _owned_by(first: dict[str, Any], obj: dict[str, Any]) -> dict[str, Any]:
+    """A ConfigMap that goes when the job's first one goes."""
+    owner = {
+        "apiVersion": CONFIGMAPS.api_version, "kind": "ConfigMap", "name": partial.text(first, "metadata", "name"), "uid": partial.text(first, "metadata", "uid"),
+        "blockOwnerDeletion": False,
+    }
+    return {**obj, "metadata": {**partial.mapping(obj, "metadata"), "ownerReferences": [owner]}}
+
+
+def _owners(obj: dict[str, Any]) -> set[str]:
+    return {partial.text(owner, "uid") for owner in partial.items(obj, "metadata", "ownerReferences")}
+
+
+def _content(configmap: dict[str, Any]) -> dict[str, Any]:
+    return {key: partial.mapping(configmap, key) for key in ("data", "binaryData")}
 
 
 def _submission_in(configmap: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
 from nanochat_npu.image.trainer_wheel import wheel_name
 from nanochat_npu.manifest.environment import environment
-from nanochat_npu.manifest.places import job_dir, rank_table_map
+from nanochat_npu.manifest.places import job_dir, rank_plugins, rank_table_map
 from nanochat_npu.manifest.policies import policies
 from nanochat_npu.manifest.table import pinned_nodes, table_content
 from nanochat_npu.manifest.types import Manifest
@@ -60,6 +60,7 @@ def manifest_of(plan: Plan, image: str) -> Manifest:
         max_retry=spec.retries.failures + spec.retries.preemptions + 1,
         policies=policies(),
         plugins={"env": (), "svc": ("--publish-not-ready-addresses",), **(profile.plugins if plan.wants_npus else {})},
+        optional_plugins=tuple(rank_plugins(plan)),
         image=image, pull_policy=spec.image.pull_policy, env=environment(plan), resources=_resources(plan), volumes=volumes(plan),
         grace_period_s=spec.lifecycle.grace_period_s, host_network=spec.network.host,
         ttl_s=() if spec.lifecycle.ttl_s is None else (spec.lifecycle.ttl_s,),

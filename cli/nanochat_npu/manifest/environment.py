@@ -8,7 +8,7 @@ from nanochat.contract import layout
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
 from nanochat_npu.image.trainer_wheel import wheel_name
-from nanochat_npu.manifest.places import CODE_MOUNT, JOB_MOUNT, hccl_port, job_dir, master_port, rank_table_map
+from nanochat_npu.manifest.places import JOB_MOUNT, hccl_port, job_dir, master_port, rank_table_map
 from nanochat_npu.manifest.table import table_content
 from nanochat_npu.manifest.types import EnvVar
 from nanochat_npu.plan import Plan
@@ -69,7 +69,7 @@ _OWN_NAMES = {
 
 def _python_path(plan: Plan) -> str:
     image = plan.spec.image
-    wheel = f"{CODE_MOUNT}/{wheel_name()}" if image.code == "configmap" else ""
+    wheel = f"{JOB_MOUNT}/{wheel_name()}" if image.code == "configmap" else ""
     return ":".join(part for part in (wheel, image.packages or "") if part)
 
 

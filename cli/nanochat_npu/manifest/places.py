@@ -8,14 +8,12 @@ from nanochat_npu.plan import Plan
 from nanochat_npu.spec import PLATFORMS, RankTableMode
 from nanochat_npu.spec.platforms import RankTableMap
 
-__all__ = ["CODE_MOUNT", "JOB_MOUNT", "hccl_port", "job_dir", "master_port", "rank_table_map"]
+__all__ = ["JOB_MOUNT", "hccl_port", "job_dir", "master_port", "rank_plugins", "rank_table_map"]
 
 JOB_MOUNT = "/opt/nanochat/job"
-"""Where run.json and entrypoint.sh appear in the container."""
+"""Where run.json and entrypoint.sh appear in the container; with ``image.code: configmap`` the trainer's wheel, too."""
 STATIC_TABLE_PREFIX = "ranktable-"
 STATIC_TABLE_MOUNT = "/opt/nanochat/rank-table"
-CODE_MOUNT = "/opt/nanochat/wheel"
-"""Where the trainer's wheel appears, with ``image.code: configmap``."""
 MASTER_PORT = 29_500
 HOST_PORTS = (20_000, 9_000)
 """First and number of ports for torch's store under host networking: below NodePorts (30000) and ephemeral ports (32768)."""
@@ -46,6 +44,13 @@ def rank_table_map(plan: Plan) -> RankTableMap | None:
             hint=_("use rank_table.mode: negotiate, or cluster.platform: mindcluster"),
         )
     return found
+
+
+def rank_plugins(plan: Plan) -> dict[str, list[str]]:
+    """Volcano job plugins that are added at submission where the server knows them, with their arguments."""
+    if plan.spec.rank_table.mode is not RankTableMode.OPERATOR or not plan.wants_npus:
+        return {}
+    return {name: list(arguments) for name, arguments in PLATFORMS[plan.spec.cluster.platform].rank_plugins.items()}
 
 
 def _stable_number(plan: Plan, purpose: str, below: int) -> int:

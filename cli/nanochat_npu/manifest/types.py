@@ -5,7 +5,7 @@ from typing import Any
 
 from nanochat_npu.spec.platforms import RankTableMap
 
-__all__ = ["EnvVar", "Manifest", "Policy", "RankTableContent", "Volume", "code_map_name", "run_map_name"]
+__all__ = ["EnvVar", "Manifest", "Policy", "RankTableContent", "Volume", "run_map_name"]
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,15 @@ class Manifest:
     """What the ConfigMap of the rank table holds at first."""
     pinned_nodes: tuple[str, ...] = ()
     """Nodes that a static rank table names; the workers go there and nowhere else."""
+    optional_plugins: tuple[str, ...] = ()
+    """Job plugins that are added at submission where the server's Volcano knows them; older ones refuse the whole job."""
     code_file: str = ""
-    """File name of the trainer's wheel, where it comes by ConfigMap."""
+    """File name of the trainer's wheel, where it comes by ConfigMap: in the same one, since each object takes requests of its own."""
 
     @property
     def run_map(self) -> str:
-        """Name of the ConfigMap with run.json and entrypoint.sh."""
+        """Name of the ConfigMap with run.json, entrypoint.sh and, where it comes that way, the trainer's wheel."""
         return run_map_name(self.name)
-
-    @property
-    def code_map(self) -> str:
-        """Name of the ConfigMap with the trainer's wheel."""
-        return code_map_name(self.name)
 
     @property
     def rank_table_key(self) -> str:
@@ -115,11 +112,6 @@ class Manifest:
     def rank_table_map_name(self) -> str:
         """Name of the ConfigMap with the rank table, which the platform's controller fills or we did; "" if there is none."""
         return self.rank_table_map.prefix + self.name if self.rank_table_map else ""
-
-
-def code_map_name(job: str) -> str:
-    """Name of a job's ConfigMap with the trainer's wheel."""
-    return f"{job}-code"
 
 
 def run_map_name(job: str) -> str:

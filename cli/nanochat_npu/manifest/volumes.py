@@ -2,8 +2,8 @@
 
 from nanochat_npu.errors import RenderError
 from nanochat_npu.i18n import _
-from nanochat_npu.manifest.places import CODE_MOUNT, JOB_MOUNT, rank_table_map
-from nanochat_npu.manifest.types import Volume, code_map_name, run_map_name
+from nanochat_npu.manifest.places import JOB_MOUNT, rank_table_map
+from nanochat_npu.manifest.types import Volume, run_map_name
 from nanochat_npu.plan import Plan
 from nanochat_npu.spec import DriverMount, VolumeConfig
 from nanochat_npu.spec.platforms import DRIVER_MOUNTS
@@ -14,14 +14,12 @@ __all__ = ["volumes"]
 def volumes(plan: Plan) -> tuple[Volume, ...]:
     spec, table = plan.spec, rank_table_map(plan)
     found = [
-        Volume("job", "configMap", {"name": run_map_name(plan.name)}, JOB_MOUNT, read_only=True, why="run.json and entrypoint.sh"),
+        Volume("job", "configMap", {"name": run_map_name(plan.name)}, JOB_MOUNT, read_only=True, why="run.json, entrypoint.sh and the trainer's wheel" if spec.image.code == "configmap" else "run.json and entrypoint.sh"),
         Volume(
             "shm", "emptyDir", {"medium": "Memory", "sizeLimit": spec.resources.shm}, "/dev/shm",  # noqa: S108 - a mount path
             why="the default of 64 MiB is too small for ranks that share memory",
         ),
     ]
-    if spec.image.code == "configmap":
-        found.append(Volume("code", "configMap", {"name": code_map_name(plan.name)}, CODE_MOUNT, read_only=True, why="the trainer's wheel"))
     if spec.storage.output:
         found.append(_user_volume("output", spec.storage.output, "checkpoints, events and logs: jobs/" + plan.name))
     if spec.storage.data:

@@ -126,6 +126,9 @@ class PlatformProfile:
     node_selector: dict[str, str] = field(default_factory=dict)
     rank_table: RankTableMap | None = None
     """None: nothing on the cluster writes rank tables."""
+    rank_plugins: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Volcano job plugins that help what writes the rank table, and that Volcano has had only since 1.12.3: each is added
+    when the job is submitted, if the server's dry run accepts it."""
 
     @property
     def rank_table_operator(self) -> bool:
@@ -137,7 +140,7 @@ PLATFORMS: dict[Platform, PlatformProfile] = {
     Platform.MINDCLUSTER: PlatformProfile(
         "huawei.com/Ascend910", writes_device_annotation=True, uses_schedule_policy=True,
         ring_label=("ring-controller.atlas", "ascend-910b"), job_labels={"fault-scheduling": "grace"},
-        rank_table=RankTableMap("rings-config-", "hccl.json", "/user/serverid/devindex/config"),
+        rank_table=RankTableMap("rings-config-", "hccl.json", "/user/serverid/devindex/config"), rank_plugins={"hcclrank": ()},
     ),
     Platform.VOLCANO: PlatformProfile("huawei.com/Ascend910"),
     Platform.HAMI: PlatformProfile("huawei.com/Ascend{npu}", runtime_class="ascend", node_selector={"ascend": "on"}),
@@ -147,7 +150,8 @@ PLATFORMS: dict[Platform, PlatformProfile] = {
     ),
 }
 """Sources: mind-cluster ``ascendcommon.go`` and ascend-operator (``rings-config-``), mindxdl-deploy's 910b sample vcjobs, HAMi's
-``ascend-device-configmap.yaml``, the CCE manual above. "grace": the scheduler evicts the pods of a broken node with their grace period."""
+``ascend-device-configmap.yaml``, the CCE manual above. "grace": the scheduler evicts the pods of a broken node with their grace period. Volcano ``hcclrank.go``: it writes the annotation
+``hccl/rankIndex`` from a pod's index in the task "worker", by which ascend-operator numbers the table's ranks."""
 
 
 def resource_name(platform: Platform, npu: NpuType | None, override: str | None = None) -> str:
