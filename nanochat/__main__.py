@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("nanochat.export.command", "write a trained model for other programs"),
     "selfcheck": ("nanochat.selfcheck", "test kernels, training and collectives on this machine; one file to send back"),
     "report": ("nanochat.report.command", "write the report of a job"),
+    "tracking": ("nanochat.trackers.command", "upload what an offline tracker wrote"),
 }
 """Command: module with ``main(argv) -> int``, and what it does."""
 

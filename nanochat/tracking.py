@@ -4,6 +4,7 @@ Training never waits for a tracker and never fails with it: events go into a bou
 every call happen in the thread, and whatever goes wrong there becomes one warning event.
 """
 
+import importlib.util
 import os
 import queue
 import threading
@@ -15,6 +16,10 @@ from nanochat.contract import RunFile
 from nanochat.contract.events import EventKind
 from nanochat.errors import BadConfig
 from nanochat.eventlog import EventLog
+from nanochat.report.collect import STEP_METRICS
+from nanochat.trackers.runs import Tracker as Kind
+from nanochat.trackers.runs import find_runs, records
+from nanochat.trackers.sync import run_id
 
 __all__ = ["ENV_LOGGER", "Backend", "Tracker", "choose_backend"]
 
@@ -23,14 +28,13 @@ ENV_LOGGER = "NANOCHAT_LOGGER"
 QUEUE_LENGTH = 1000
 CLOSE_WITHIN_S = 15.0
 """A tracker that has not sent everything by then is left behind; the events file has it all."""
-STEP_METRICS = ("loss", "loss_ema", "lr_frac", "tokens_per_s", "mfu_frac", "data_wait_s", "comm_s", "memory_bytes", "tokens")
 
 
 class Backend(Protocol):
     """A tracker. Called from one thread."""
 
-    def open(self) -> None:
-        """Import, log in, begin a run."""
+    def open(self) -> str | None:
+        """Import, log in, begin a run; gives back what a person should know about how, if anything."""
 
     def log(self, stage: str, step: int, values: Mapping[str, float]) -> None:
         """Send values of one step."""
@@ -39,28 +43,48 @@ class Backend(Protocol):
         """Send the rest and end the run."""
 
 
+LATER = "its numbers go to files, send them later: nanochat-npu tracking sync {job}"
+
+
 class SwanLab:
-    """swanlab.cn, its self-hosted server, or files that ``swanlab sync`` sends later."""
+    """swanlab.cn, its self-hosted server, its dashboard on this computer, or files that ``tracking sync`` sends later.
+
+    SwanLab itself measures the machine (CPU, memory, and NPUs through npu-smi) while a run is begun online; in a run that it
+    resumes it does not (swanlab 0.10, ``sdk/cmd/init.py``).
+    """
 
     def __init__(self, run_file: RunFile, folder: Path) -> None:
         self._run_file, self._folder = run_file, folder
         self._module: Any = None
 
-    def open(self) -> None:
-        """Begin, or go on with, the run of this submission."""
+    def open(self) -> str | None:
+        """Begin, or go on with, the run of this submission; in files where the cloud or the dashboard is missing."""
         import swanlab
 
         self._folder.mkdir(parents=True, exist_ok=True)
-        tracking, online = self._run_file.run.tracking, self._run_file.run.tracking.mode == "cloud"
-        swanlab.init(
-            mode="online" if online else tracking.mode, project=tracking.project, name=self._run_file.job,
-            workspace=tracking.workspace or os.environ.get("SWANLAB_WORKSPACE"), log_dir=str(self._folder),
-            config=self._run_file.run.model_dump(mode="json"),
-            # Our stdout carries the events, and nobody can answer a prompt here.
-            settings=swanlab.Settings(interactive=False, terminal={"proxy_type": "none"}, probe={"requirements": False}),
-            **({"id": _run_id(self._run_file), "resume": "allow"} if online else {}),
-        )
+        mode, note = self._run_file.run.tracking.mode, None
+        if mode == "cloud":
+            try:
+                self._begin(swanlab, "online", id=run_id(self._run_file), resume="allow")
+            except Exception as error:  # no key, no network, refused: training goes on, and so does tracking
+                note = f"{type(error).__name__}: {error}; {LATER.format(job=self._run_file.job)}"
+        elif mode == "local" and importlib.util.find_spec("swanboard") is None:
+            note = f"its dashboard is not installed (pip install 'swanlab[dashboard]'); {LATER.format(job=self._run_file.job)}"
+        elif mode == "local":
+            self._begin(swanlab, "local")
+        if note or mode == "offline":
+            self._begin(swanlab, "offline")
         self._module = swanlab
+        return note
+
+    def _begin(self, swanlab: Any, mode: str, **more: Any) -> None:
+        tracking = self._run_file.run.tracking
+        swanlab.init(
+            mode=mode, project=tracking.project, name=self._run_file.job, workspace=tracking.workspace or os.environ.get("SWANLAB_WORKSPACE"),
+            log_dir=str(self._folder), config=self._run_file.run.model_dump(mode="json"),
+            # Our stdout carries the events, and nobody can answer a prompt here.
+            settings=swanlab.Settings(interactive=False, terminal={"proxy_type": "none"}, probe={"requirements": False}), **more,
+        )
 
     def log(self, stage: str, step: int, values: Mapping[str, float]) -> None:
         """Values under ``stage/name``."""
@@ -72,37 +96,61 @@ class SwanLab:
 
 
 class WandB:
-    """wandb.ai, or files that ``wandb sync`` sends later."""
+    """wandb.ai, a server of one's own, or files that ``tracking sync`` sends later."""
 
     def __init__(self, run_file: RunFile, folder: Path) -> None:
         self._run_file, self._folder = run_file, folder
         self._run: Any = None
+        self._row: int | None = None
 
-    def open(self) -> None:
-        """Begin, or go on with, the run of this submission."""
+    def open(self) -> str | None:
+        """Begin, or go on with, the run of this submission; in files where the cloud is missing."""
         import wandb
 
         self._folder.mkdir(parents=True, exist_ok=True)
+        note = None
+        online = self._run_file.run.tracking.mode == "cloud"
+        if online:
+            try:
+                self._begin(wandb, "online")
+            except Exception as error:  # as above
+                online, note = False, f"{type(error).__name__}: {error}; {LATER.format(job=self._run_file.job)}"
+                wandb.teardown()  # its service still holds the run's id
+        if not online:
+            self._row = self._rows_so_far()
+            self._begin(wandb, "offline")
+        self._run.define_metric("*", step_metric="step")  # each stage counts its steps anew
+        return note
+
+    def _begin(self, wandb: Any, mode: str) -> None:
         tracking = self._run_file.run.tracking
         self._run = wandb.init(
-            mode="online" if tracking.mode == "cloud" else "offline", project=tracking.project, entity=tracking.workspace,
-            name=self._run_file.job, id=_run_id(self._run_file), resume="allow", dir=str(self._folder),
-            config=self._run_file.run.model_dump(mode="json"), settings=wandb.Settings(console="off", silent=True),
+            mode=mode, project=tracking.project, entity=tracking.workspace, name=self._run_file.job, id=run_id(self._run_file), resume="allow",
+            dir=str(self._folder), config=self._run_file.run.model_dump(mode="json"), settings=wandb.Settings(console="off", silent=True),
         )
-        self._run.define_metric("*", step_metric="step")  # each stage counts its steps anew
+
+    def _rows_so_far(self) -> int:
+        """Rows of earlier attempts in files: W&B counts a run's rows, and would put a later attempt's over an earlier one's."""
+        from wandb.proto.wandb_internal_pb2 import Record
+
+        return sum(
+            Record.FromString(raw).HasField("history")
+            for run in find_runs(self._folder) if run.tracker is Kind.WANDB and run.file.stem == f"run-{run_id(self._run_file)}"
+            for raw in records(run)
+        )
 
     def log(self, stage: str, step: int, values: Mapping[str, float]) -> None:
         """Values under ``stage/name``."""
-        self._run.log({"step": step, **{f"{stage}/{name}": value for name, value in values.items()}})
+        row = {"step": step, **{f"{stage}/{name}": value for name, value in values.items()}}
+        if self._row is None:
+            self._run.log(row)
+        else:
+            self._run.log(row, step=self._row)
+            self._row += 1
 
     def close(self) -> None:
         """End the run."""
         self._run.finish()
-
-
-def _run_id(run_file: RunFile) -> str:
-    """The same for all attempts of a submission, so that a restart goes on in the same curve."""
-    return f"{run_file.job}-{run_file.submission_id}"[:64]
 
 
 def choose_backend(run_file: RunFile, job_dir: Path, env: Mapping[str, str] = os.environ) -> Backend | None:
@@ -150,7 +198,7 @@ class Tracker:
     def _on_event(self, kind: EventKind, stage: str, fields: dict[str, Any]) -> None:
         values: dict[str, float] = {}
         if kind == "step" and (fields["step"] % self._every == 0 or fields["step"] == fields["steps"]):
-            values = {name: float(fields[name]) for name in STEP_METRICS if fields.get(name) is not None}
+            values = {name: float(fields[name]) for name in (*STEP_METRICS, "tokens") if fields.get(name) is not None}
         elif kind == "eval":
             values = {str(fields["name"]): float(fields["value"])}
         if values:
@@ -164,7 +212,8 @@ class Tracker:
 
     def _work(self) -> None:
         try:
-            self._backend.open()
+            if note := self._backend.open():
+                self._warn(note)
             while (item := self._queue.get()) is not None:
                 self._backend.log(*item)
             self._backend.close()

@@ -56,6 +56,7 @@ COMMANDS: dict[str, Entry] = {
     "logs": Entry("logs", "Show the output of a job's ranks.", SEE),
     "explain": Entry("explain", "Say why a job waits, or why it failed.", SEE),
     "report": Entry("report", "Write a job's report: page, Markdown, charts, CSV.", SEE),
+    "tracking": Entry("tracking", "Upload what an offline tracker wrote.", SEE),
     "watch": Entry("watch", "Watch a job: curves, stages, time left.", SEE),
     "compare": Entry("compare", "Set jobs side by side.", SEE),
     "files": Entry("files", "Look at a cluster job's files: ls, cat, get, put.", SEE),

@@ -8,7 +8,7 @@ from nanochat.contract import describe
 from nanochat.report.charts import Chart
 from nanochat.report.collect import Report
 
-__all__ = ["Section", "charts_of", "sections"]
+__all__ = ["Section", "charts_of", "other_charts", "sections"]
 
 GPT2_CORE = {"GPT-2 124M": 0.1139, "GPT-2 355M": 0.1849, "GPT-2 774M": 0.2146, "GPT-2 1.6B": 0.2565}
 """CORE scores for comparison, as listed by karpathy/nanochat."""
@@ -99,6 +99,22 @@ def _before(before: Any, name: str) -> str:
 
 def _shown(value: float, correct: int | None, total: int | None) -> str:
     return f"{correct} of {total}" if correct is not None and total else f"{value:.4f}"
+
+
+DRAWN = frozenset({"loss", "loss_ema", "bpb", "tokens_per_s", "lr_frac", "mfu_frac", "memory_bytes", "reward", "pass@1", "answer_tokens", "data_wait_s", "comm_s"})
+"""Metrics that `charts_of` draws."""
+UNDRAWN = frozenset({"tokens", "dt_s"})
+"""A straight line, and throughput upside down."""
+
+
+def other_charts(report: Report) -> list[Chart]:
+    """A chart for each curve that `charts_of` leaves out: those of runs that are not ours, and of stages without a loss."""
+    training = report.training_stages()
+    return [
+        Chart(f"{stage}: {metric}", "", {metric: series.sorted()}, frozenset({metric}) if len(series.points) < 20 else frozenset())
+        for (stage, metric), series in report.series.items()
+        if metric not in UNDRAWN and not (stage in training and metric in DRAWN)
+    ]
 
 
 def charts_of(report: Report) -> list[Chart]:

@@ -1,0 +1,53 @@
+"""The small files of a job on a cluster, brought to this computer for commands that work on a job's folder."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from nanochat_npu import console, units
+from nanochat_npu.backends.volcano import VolcanoBackend
+from nanochat_npu.cluster.files import Entry, Remote
+from nanochat_npu.cluster.helper import opened
+from nanochat_npu.errors import ClusterError
+from nanochat_npu.i18n import _
+from nanochat_npu.jobs import Store
+
+__all__ = ["fetch_job", "for_report", "for_tracking"]
+
+
+def for_report(path: str) -> bool:
+    """True for what a report is made of: events, verdicts, results and descriptions; no weights, no text."""
+    name = path.rpartition("/")[2]
+    top = "/" not in path and name.endswith((".json", ".yaml"))
+    return top or (path.startswith("attempts/") and name in ("events.jsonl", "verdict.json")) or (path.startswith("results/") and name.endswith(".json"))
+
+
+def for_tracking(path: str) -> bool:
+    """True for what a tracker wrote, and for the run's description, which has the id that all attempts share."""
+    return path == "run.json" or (path.startswith("tracking/") and not path.rpartition("/")[2].endswith((".log", "synced.json")))
+
+
+def fetch_job(backend: VolcanoBackend, job: str, wanted: Callable[[str], bool]) -> Path:
+    """A folder on this computer with the job's files that are wanted; those that have not changed since are not sent again.
+
+    Raises:
+        ClusterError: Nothing that is wanted is there, or it cannot be reached.
+    """
+    store, mounted = Store.default(), backend.mounted(job)
+    folder = store.home / "fetched" / backend.namespace / job
+    found: list[Entry] = []
+    with opened(backend.kube, backend.namespace, mounted) as pod:
+        remote = Remote(backend.kube, backend.namespace, pod, mounted.root)
+        found = [entry for entry in remote.entries(".", recursive=True) if entry.kind == "file" and wanted(entry.path)]
+        for entry in found:
+            target = folder / entry.path
+            if ".." in Path(entry.path).parts or (target.is_file() and target.stat().st_size == entry.size and target.stat().st_mtime >= entry.mtime_s):
+                continue
+            console.say(f"{entry.path} ({units.size(entry.size)})")
+            remote.fetch(entry.path, target)
+    if not found:
+        raise ClusterError(_("there is nothing of it on the volume yet"), where=job, hint=_("see how far it is: nanochat-npu status {job}").format(job=job))
+    receipt = store.folder(job).path / "receipt.json"
+    if receipt.is_file() and not (folder / "receipt.json").exists():
+        shutil.copyfile(receipt, folder / "receipt.json")
+    return folder
