@@ -4,6 +4,7 @@ Files are data that people copy between computers, so they are read with suspici
 skipped, never used.
 """
 
+import datetime
 import hashlib
 import json
 from collections.abc import Mapping
@@ -14,13 +15,14 @@ from typing import Any
 from nanochat_npu.errors import UsageError
 from nanochat_npu.estimate import CHIPS, Calibration
 from nanochat_npu.i18n import _
-from nanochat_npu.jobs import read_json, write_json
+from nanochat_npu.jobs import write_json
 
 __all__ = ["FOLDER", "load_all", "parse", "read_file", "save"]
 
 FOLDER = "calibrations"
 FORMAT = 1
-_POSITIVE = ("depth", "width", "device_batch", "tokens_per_step", "sequence_len", "vocab", "world_size", "nodes", "steps", "step_s", "mean_step_s")
+_WHOLE = ("depth", "width", "device_batch", "tokens_per_step", "sequence_len", "vocab", "world_size", "nodes", "steps")
+_POSITIVE = ("step_s", "mean_step_s")
 _OPTIONAL = ("peak_bytes", "start_s", "eval_tokens_per_s", "save_bytes_per_s", "quick_step_s", "ended_s", "ran_s")
 _FROM_ZERO = ("load_others", "end_s")
 _TEXTS = ("chip", "stack", "window_pattern", "measured_on", "host")
@@ -37,8 +39,12 @@ def save(home: Path, record: Calibration) -> Path:
     return path
 
 
-def parse(value: Mapping[str, Any]) -> Calibration:
+def parse(value: Mapping[str, Any], today: datetime.date) -> Calibration:
     """The calibration in a JSON object.
+
+    Args:
+        value: The object.
+        today: What claims to be measured later is refused.
 
     Raises:
         ValueError: A field is missing, of another type, or impossible; the message names it.
@@ -46,6 +52,10 @@ def parse(value: Mapping[str, Any]) -> Calibration:
     if value.get("format") != FORMAT:
         raise ValueError(_("format {format} is not {known}").format(format=value.get("format"), known=FORMAT))
     clean: dict[str, Any] = {}
+    for name in _WHOLE:
+        clean[name] = _positive(value, name)
+        if not isinstance(clean[name], int):
+            raise ValueError(_("{field} is no whole number").format(field=name))
     for name in _POSITIVE:
         clean[name] = _positive(value, name)
     for name in _OPTIONAL:
@@ -58,12 +68,38 @@ def parse(value: Mapping[str, Any]) -> Calibration:
         clean[name] = value[name]
     if clean["chip"] not in CHIPS:
         raise ValueError(_("chip {chip} is not known").format(chip=clean["chip"]))
+    if _date(clean["measured_on"]) > today:
+        raise ValueError(_("measured_on: {date} has not come yet; today is {today}").format(date=clean["measured_on"], today=today))
     versions = value.get("versions")
     clean["versions"] = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     clean["cheap"] = value.get("cheap") is True
     drift = value.get("drift_ln_sd", 0.0)
     clean["drift_ln_sd"] = min(2.0, max(0.0, float(drift))) if isinstance(drift, (int, float)) else 0.0
     return Calibration(**{f.name: clean[f.name] for f in fields(Calibration)})
+
+
+def _date(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise ValueError(_("measured_on is no date: {text}").format(text=text)) from None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: It cannot be read, or is none; the message says which.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(error.strerror) from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(_("it is not JSON")) from error
+    if not isinstance(value, dict):
+        raise ValueError(_("it is no JSON object"))
+    return value
 
 
 def _positive(value: Mapping[str, Any], name: str) -> float:
@@ -80,7 +116,7 @@ def read_file(path: Path) -> Calibration:
         UsageError: It cannot be used.
     """
     try:
-        return parse(read_json(path))
+        return parse(_object(path), datetime.date.today())
     except ValueError as error:
         raise UsageError(_("not a calibration: {reason}").format(reason=error), where=str(path), hint=_("make one: nanochat-npu calibrate SPEC")) from error
 
@@ -90,7 +126,7 @@ def load_all(home: Path) -> tuple[list[Calibration], list[str]]:
     records, problems = [], []
     for path in sorted((home / FOLDER).glob("*.json")):
         try:
-            records.append(parse(read_json(path)))
+            records.append(parse(_object(path), datetime.date.today()))
         except ValueError as error:
             problems.append(_("{file} is not used: {reason}").format(file=path, reason=error))
     return records, problems

@@ -83,8 +83,13 @@ _TYPES = {
     "job": "TEXT NOT NULL", "submission_id": "TEXT NOT NULL", "submitted_s": "REAL NOT NULL", "world_size": "INTEGER", "billed_npus": "INTEGER",
     "exit_code": "INTEGER",
 } | dict.fromkeys(("hours_p10", "hours_p50", "hours_p90", "cost_p50", "price", "ended_s", "hours", "cost"), "REAL")
+_NULLABLE = frozenset({"hours_p50", "cost_p50", "price", "exit_code", "ended_s", "hours", "cost"})
+_KINDS: dict[str, tuple[type, ...]] = {
+    name: (int, float, *((type(None),) if name in _NULLABLE else ())) for name, kind in _TYPES.items() if not kind.startswith("TEXT")
+}
 _DEFINITIONS = ", ".join(name + " " + _TYPES.get(name, "TEXT") for name in _COLUMNS)
 _CREATE = f"CREATE TABLE IF NOT EXISTS jobs ({_DEFINITIONS}, PRIMARY KEY (job, submission_id, submitted_s))"
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM jobs ORDER BY submitted_s, job"  # noqa: S608  (names are ours)
 _INSERT = f"INSERT OR REPLACE INTO jobs ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  (names are ours)
 
 
@@ -94,6 +99,12 @@ def _to_row(entry: Entry) -> list[Any]:
 
 def _to_entry(row: sqlite3.Row) -> Entry:
     values = {name: row[name] for name in _COLUMNS}
+    for name, value in values.items():
+        if not isinstance(value, _KINDS.get(name, (str, type(None)))):
+            raise LedgerError(
+                _("the line of {job} is damaged: {field} is {value!r}").format(job=values["job"], field=name, value=value), where=FILE_NAME,
+                hint=_("move the ledger aside to begin a new one"),
+            )
     for name in _JSON:
         try:
             values[name] = json.loads(values[name] or "{}")
@@ -161,7 +172,7 @@ class Ledger:
         if not self.path.exists():
             return []
         with self._open() as connection:
-            return [_to_entry(row) for row in connection.execute("SELECT * FROM jobs ORDER BY submitted_s, job")]
+            return [_to_entry(row) for row in connection.execute(_SELECT)]
 
     def latest(self, job: str, submission_id: str | None = None) -> Entry | None:
         """The newest line of a job, or None."""

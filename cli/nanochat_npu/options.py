@@ -9,7 +9,7 @@ import typer
 from nanochat_npu.i18n import _
 
 __all__ = [
-    "BackendChoice", "BackendOption", "ContextOption", "FileOption", "JobArgument", "NamespaceOption", "OutputFormat", "OutputOption", "SetOption",
+    "BackendChoice", "BackendOption", "ContextOption", "FileOption", "JobArgument", "NamespaceOption", "OutputFormat", "OutputOption", "PriceOption", "PricesOption", "SetOption",
     "SpecArgument", "ToOption", "YesOption", "complete_job", "complete_preset", "complete_spec",
 ]
 
@@ -56,6 +56,10 @@ def complete_spec(incomplete: str) -> list[str]:
     return [*complete_preset(incomplete), *(name for name in files if not name.startswith("."))]
 
 
+PriceOption = Annotated[str | None, typer.Option("--price", metavar="3.0CNY", help=_("Price of an NPU-hour."), show_default=False)]
+PricesOption = Annotated[
+    str | None, typer.Option("--prices", metavar="FILE", help=_("A table of prices by NPU type; 'public' for offers that were seen."), show_default=False)
+]
 SpecArgument = Annotated[
     str, typer.Argument(metavar="SPEC", help=_("A spec file, the name of a preset, or - for stdin."), show_default=False, autocompletion=complete_spec)
 ]

@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,42 @@ from pydantic import ValidationError
 
 from nanochat_npu.errors import Problem, SpecFieldError, UsageError
 from nanochat_npu.i18n import _
+from nanochat_npu.load import load_spec
 from nanochat_npu.spec import PriceConfig
 from nanochat_npu.spec.currencies import CURRENCIES
 from nanochat_npu.spec.findings import nearest_currency
 from nanochat_npu.yaml_source import MAX_BYTES, YamlSource, parse_yaml
 
-__all__ = ["PUBLIC", "price_from_flag", "price_from_table", "price_overrides"]
+__all__ = ["PUBLIC", "price_from_flag", "price_from_table", "price_overrides", "priced"]
 
 PUBLIC = "public"
 """Name of the table that comes with the program."""
 _FLAG = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]{3})\s*")
 _AMOUNT = re.compile(r"[0-9]*\.?[0-9]+")
+
+
+def priced(source: str, overrides: Sequence[str], price: str | None, table: str | None) -> list[str]:
+    """``--set`` values for what ``--price`` and ``--prices`` say; none where neither was given.
+
+    Args:
+        source: The spec, whose NPU type a table is searched for.
+        overrides: ``--set`` values that were given beside them.
+        price: An amount with its currency.
+        table: A price table.
+
+    Raises:
+        UsageError: They are wrong, or both were given.
+        SpecError: The table or the spec is wrong.
+    """
+    if price is not None and table is not None:
+        raise UsageError(_("{one} and {two} cannot go together").format(one="--price", two="--prices"))
+    if price is None and table is None:
+        return []
+    today = datetime.date.today()
+    if price is not None:
+        return price_overrides(price_from_flag(price, today))
+    npu = load_spec(source, overrides).spec.resources.npu
+    return price_overrides(price_from_table(table or "", npu.value if npu else None, today))
 
 
 def price_from_flag(text: str, today: datetime.date) -> PriceConfig:
@@ -32,7 +58,8 @@ def price_from_flag(text: str, today: datetime.date) -> PriceConfig:
     currency = found.group(2).upper() if found else ""
     if found is None or currency not in CURRENCIES:
         amount = _AMOUNT.search(text)
-        close = nearest_currency(_AMOUNT.sub("", text, count=1)) if amount and "-" not in text else None
+        rest = _AMOUNT.sub("", text, count=1)
+        close = nearest_currency(rest) if amount and "-" not in text and not any(letter.isdigit() for letter in rest) else None
         hint = _("did you mean {name}?").format(name=f"{amount.group()}{close}") if amount and close else _("an amount and a currency, for one NPU and hour: --price 3.0CNY")
         raise UsageError(_("'{text}' is no price").format(text=text), where="--price", hint=hint)
     return PriceConfig(per_npu_hour=float(found.group(1)), currency=currency, source="--price", date=today)

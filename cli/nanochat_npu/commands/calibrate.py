@@ -4,6 +4,7 @@ import datetime
 import itertools
 import math
 import platform
+import shlex
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,7 +72,7 @@ def command(
     record = record_of(plan, measured, seen, cheap=cheap)
     path = calibration.save(home_dir(), record)
     _show(record, path, output)
-    console.say_next(f"nanochat-npu plan {spec}" + "".join(f" --set {override}" for override in overrides))
+    console.say_next(shlex.join(["nanochat-npu", "plan", spec, *(part for override in overrides for part in ("--set", override))]))
 
 
 @dataclass(frozen=True)

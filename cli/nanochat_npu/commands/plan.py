@@ -1,6 +1,7 @@
 """``plan``: what a spec will do, take and cost, before anything is spent."""
 
 import datetime
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from nanochat_npu.estimate import Calibration, Estimate
 from nanochat_npu.estimating import check_budget, estimate_here, over_budget
 from nanochat_npu.i18n import _
 from nanochat_npu.load import LoadedSpec, load_spec
-from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument
+from nanochat_npu.options import OutputFormat, OutputOption, PriceOption, PricesOption, SetOption, SpecArgument
 from nanochat_npu.plan import Plan, make_plan
 from nanochat_npu.plan_view import plan_sections, plan_values
 from nanochat_npu.planviews.sections import all_sections
@@ -31,15 +32,13 @@ PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help=
 ExplainOption = Annotated[
     str | None, typer.Option("--explain-estimate", metavar="TERM", help=_("Formula, inputs and sources of a figure; 'list' names them."), show_default=False)
 ]
-PriceOption = Annotated[str | None, typer.Option("--price", metavar="3.0CNY", help=_("Price of an NPU-hour."), show_default=False)]
-PricesOption = Annotated[
-    str | None, typer.Option("--prices", metavar="FILE", help=_("A table of prices by NPU type; 'public' for offers that were seen."), show_default=False)
-]
 CalibrationOption = Annotated[
     Path | None, typer.Option("--calibration", metavar="FILE", help=_("A calibration beside the stored ones."), show_default=False)
 ]
 PlanFileOption = Annotated[Path | None, typer.Option("--to", metavar="FILE", help=_("Put the plan aside; later: submit FILE."), show_default=False)]
-DEFAULT_NODES = "1,2,4,8"
+DEFAULT_COUNTS = "1,2,4,8"
+WHOLE_NODE_NPUS = 8
+"""Of a server of the 910B family."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,14 @@ def command(
 ) -> None:
     """Show what a spec will do, take and cost, before anything is spent. Needs no cluster, no network and no torch."""
     _one_of(compare=compare, sweep=sweep or plot, explain_estimate=explain_estimate)
-    overrides = [*(set_ or []), *_price_overrides(spec, set_ or [], price, prices)]
+    overrides = list(set_ or [])
+    if price is not None or prices is not None:
+        from nanochat_npu.prices import priced
+
+        overrides += priced(spec, overrides, price, prices)
     calibrations = _read_calibration(calibration)
     if sweep is not None or plot is not None:
-        _sweep(spec, overrides, sweep or f"resources.nodes={DEFAULT_NODES}", plot, calibrations, output)
+        _sweep(spec, overrides, sweep or _default_sweep(spec, overrides), plot, calibrations, output)
         return
     planned = plan_with_estimate(spec, overrides, calibrations)
     if explain_estimate is not None:
@@ -85,7 +88,8 @@ def command(
         other = plan_with_estimate(compare, overrides, calibrations)
         _show([comparison((planned.plan.name, planned.estimate), (other.plan.name, other.estimate))], output)
     else:
-        _show_plan(spec, planned, set_ or [], output)
+        flags = [*_flags("--set", *(set_ or [])), *_flags("--price", price), *_flags("--prices", prices)]
+        _show_plan(spec, planned, flags, output)
     if to is not None:
         from nanochat_npu import planfile
 
@@ -104,16 +108,15 @@ def _one_of(**given: object) -> None:
         raise UsageError(_("{one} and {two} cannot go together").format(one=names[0], two=names[1]))
 
 
-def _price_overrides(source: str, overrides: list[str], price: str | None, table: str | None) -> list[str]:
-    if price is None and table is None:
-        return []
-    from nanochat_npu.prices import price_from_flag, price_from_table, price_overrides
+def _flags(name: str, *values: str | None) -> list[str]:
+    return [part for value in values if value is not None for part in (name, value)]
 
-    today = datetime.date.today()
-    if price is not None:
-        return price_overrides(price_from_flag(price, today))
-    npu = load_spec(source, overrides).spec.resources.npu
-    return price_overrides(price_from_table(table or "", npu.value if npu else None, today))
+
+def _default_sweep(source: str, overrides: list[str]) -> str:
+    """Over nodes; over the NPUs of one node for a job that takes a part of it, since several nodes are whole ones."""
+    resources = load_spec(source, overrides).spec.resources
+    part = resources.nodes == 1 and 0 < resources.npus_per_node < WHOLE_NODE_NPUS
+    return f"resources.{'npus_per_node' if part else 'nodes'}={DEFAULT_COUNTS}"
 
 
 def _read_calibration(path: Path | None) -> tuple[Calibration, ...]:
@@ -131,7 +134,7 @@ def _show(sections: list[Section], output: OutputFormat) -> None:
         console.data(tables.to_markdown(sections) if output is OutputFormat.MARKDOWN else tables.to_text(sections))
 
 
-def _show_plan(source: str, planned: Planned, overrides: list[str], output: OutputFormat) -> None:
+def _show_plan(source: str, planned: Planned, flags: list[str], output: OutputFormat) -> None:
     plan = planned.plan
     sections = plan_sections(plan)
     if output is OutputFormat.JSON:
@@ -143,15 +146,15 @@ def _show_plan(source: str, planned: Planned, overrides: list[str], output: Outp
     for problem in planned.problems:
         console.say(problem)
     say_advice(planned.loaded.advice)
-    _say_next(source, planned.estimate, overrides)
+    if not over_budget(planned.estimate):
+        _say_next(source, planned.estimate, flags)
 
 
-def _say_next(source: str, result: Estimate, overrides: list[str]) -> None:
-    """The command after ``plan``: no submission of what would not fit."""
+def _say_next(source: str, result: Estimate, flags: list[str]) -> None:
+    """The command after ``plan``, as a shell reads it: no submission of what would not fit."""
     fits, way_out = result.memory.verdict != "oom", suggested_set(result)
     if fits or way_out is not None:
-        settings = [*overrides, *([way_out] if way_out else [])]
-        console.say_next(f"nanochat-npu {'submit' if fits else 'plan'} {source}" + "".join(f" --set {setting}" for setting in settings))
+        console.say_next(shlex.join(["nanochat-npu", "submit" if fits else "plan", source, *flags, *_flags("--set", way_out)]))
     else:
         console.say(_("it does not fit: a smaller depth, or more NPUs"))
 

@@ -17,7 +17,16 @@ from nanochat_npu.estimating import check_budget, check_memory, estimate_here
 from nanochat_npu.follow import Options, Signals, catching, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
 from nanochat_npu.load import LoadedSpec
-from nanochat_npu.options import BackendChoice, OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
+from nanochat_npu.options import (
+    BackendChoice,
+    OutputFormat,
+    OutputOption,
+    PriceOption,
+    PricesOption,
+    SetOption,
+    SpecArgument,
+    YesOption,
+)
 from nanochat_npu.origins import Origin
 from nanochat_npu.periods import parse_seconds
 from nanochat_npu.plan import Plan, make_plan
@@ -47,11 +56,15 @@ WaitOption = Annotated[
 def command(
     spec: SpecArgument, set_: SetOption = None, backend: BackendOption = None, follow_: FollowOption = False, rerun: RerunOption = False,
     resume_from: ResumeOption = None, dry_run: DryRunOption = False, wait_timeout: WaitOption = None, yes: YesOption = False,
-    force: ForceOption = False, output: OutputOption = OutputFormat.TEXT,
+    force: ForceOption = False, price: PriceOption = None, prices: PricesOption = None, output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Start a job. The same spec again attaches to it, or lets it go on from its newest checkpoint if it had ended."""
     timeout_s = parse_seconds(wait_timeout, "--wait-timeout")
     overrides = [*(set_ or []), *([f"backend={backend.value}"] if backend else [])]
+    if price is not None or prices is not None:
+        from nanochat_npu.prices import priced
+
+        overrides += priced(spec, overrides, price, prices)
     loaded = planfile.load(spec, overrides)
     if resume_from is not None:
         loaded = planfile.load(spec, [*resume_overrides(resume_from, loaded.spec, overrides), *overrides])

@@ -12,7 +12,7 @@ from nanochat_npu.estimate.memory import FITS_FRAC, part_bytes, usable_memory
 from nanochat_npu.estimate.model import Estimate, likely_hours
 from nanochat_npu.estimate.terms import checkpoint_bytes, save_interval_s
 
-__all__ = ["PRICE_AGE_DAYS", "Lever", "Warn", "levers", "warn", "young_daly_s"]
+__all__ = ["CHANGES", "PRICE_AGE_DAYS", "Lever", "Warn", "levers", "warn", "young_daly_s"]
 
 PRICE_AGE_DAYS = 90
 """Older prices are pointed out."""
@@ -114,10 +114,11 @@ def _batch(inputs: Inputs) -> tuple[Inputs, str, dict[str, float]] | None:
     return replace(inputs, horizon=horizon), f"run.pretrain.tokens_per_step={batch}", {"from": batch // 2, "to": batch}
 
 
-_CHANGES: dict[str, Callable[[Inputs], tuple[Inputs, str, dict[str, float]] | None]] = {
+CHANGES: dict[str, Callable[[Inputs], tuple[Inputs, str, dict[str, float]] | None]] = {
     "fused": _fused, "eval_interval": _eval_interval, "eval_tokens": _eval_tokens, "whole_node": _whole_node, "more_nodes": _more_nodes,
     "batch": _batch,
 }
+"""Changes by name, each giving the changed job, the ``--set`` value that makes it and numbers for its text, or None where it does not apply."""
 
 
 def levers(result: Estimate, limit: int = 5) -> tuple[Lever, ...]:
@@ -135,7 +136,7 @@ def _money(result: Estimate, hours: float) -> float | None:
 
 
 def _changed(result: Estimate, base_h: float) -> Iterator[Lever]:
-    for key, change in _CHANGES.items():
+    for key, change in CHANGES.items():
         changed = change(result.inputs)
         if changed is None:
             continue

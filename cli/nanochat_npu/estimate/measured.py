@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
+from nanochat_npu.estimate.hardware import accelerator
 from nanochat_npu.estimate.inputs import Inputs
 
 __all__ = ["Calibration", "History", "Match", "Tier", "history", "match"]
@@ -118,10 +119,18 @@ def _mismatch(inputs: Inputs, record: Calibration, versions: dict[str, str]) -> 
         return f"chip:{record.chip}"
     if inputs.chip != "cpu" and record.stack != inputs.stack:
         return f"stack:{record.stack}"
+    if inputs.chip != "cpu" and _flops_per_s(record) > accelerator(record.chip).vendor_peak_flops:
+        return f"impossible:{_flops_per_s(record) / 1e12:,.0f} T"
     for name, version in versions.items():
         if name in record.versions and record.versions[name] != version:
             return f"{name}:{record.versions[name]}"
     return None
+
+
+def _flops_per_s(record: Calibration) -> float:
+    """What one rank computed in a second, attention left out: more than its chip can is no measurement."""
+    params = 12.0 * record.width**2 * record.depth + record.vocab * record.width
+    return 6.0 * params * record.tokens_per_s / record.world_size
 
 
 def _same_shape(inputs: Inputs, record: Calibration) -> bool:

@@ -64,6 +64,14 @@ def memory_section(result: Estimate) -> Section:
     return Section("memory", _("Memory"), rows=tuple(rows))
 
 
+def _clock(now: datetime, hours: float) -> str:
+    """When so many hours have passed; a dash beyond the calendar."""
+    try:
+        return f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M}"
+    except OverflowError:
+        return "–"
+
+
 def _speed_row(result: Estimate) -> str:
     chip, rates = accelerator(result.inputs.chip), result.rates
     speed = _("{speed:,.0f} tokens/s, {step:.2f} s per step").format(speed=rates.tokens_per_s, step=rates.step_s)
@@ -76,7 +84,7 @@ def time_section(result: Estimate, now: datetime | None = None) -> Section:
     """How long, how sure, and where the time goes; with a clock, also when it would be done."""
     rows = [(_("P10 / P50 / P90"), _three(result.hours, words.hours))]
     if now is not None:
-        rows.append((_("started now"), _three(result.hours, lambda hours: f"{now + timedelta(hours=hours):%Y-%m-%d %H:%M}")))
+        rows.append((_("started now"), _three(result.hours, lambda hours: _clock(now, hours))))
     if result.tier == "D":
         rows.append((_("lines below"), _("as if the stack were eager")))
     rows.append((_("speed"), _speed_row(result)))

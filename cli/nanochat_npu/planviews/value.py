@@ -4,7 +4,7 @@ from datetime import date
 from typing import Any
 
 from nanochat_npu.estimate import Estimate, Quantiles, accelerator
-from nanochat_npu.estimate.levers import levers, warn
+from nanochat_npu.estimate.levers import CHANGES, levers, warn
 from nanochat_npu.planviews import words
 
 __all__ = ["as_json", "memory_json", "quantiles_json", "suggested_set"]
@@ -62,7 +62,7 @@ def as_json(result: Estimate, today: date) -> dict[str, Any]:
         "memory": memory_json(result), "time_h": quantiles_json(result.hours), "cost": _cost_json(result), "tier": result.tier, "basis": words.basis(result),
         "levers": [
             {"key": lever.key, "text": words.lever_text(lever), "set": lever.change or None, "hours": round(lever.hours, 3), "hours_frac": round(lever.hours_frac, 4), "money": lever.money}
-            for lever in levers(result)
+            for lever in levers(result, limit=len(CHANGES) + 2)
         ],
         "warnings": [{"key": warning.key, "text": words.warn_text(warning), **warning.values} for warning in warn(result, today)],
         "terms": [{"key": term.key, "seconds": round(term.seconds, 3), "group": term.group, "values": term.values} for term in result.terms],

@@ -126,7 +126,7 @@ def lever_text(lever: Lever) -> str:
     return _LEVERS[lever.key](lever)
 
 
-_REASONS = {"chip": lambda: _("another chip"), "stack": lambda: _("another stack")}
+_REASONS = {"chip": lambda: _("another chip"), "stack": lambda: _("another stack"), "impossible": lambda: _("faster than the chip can be")}
 
 
 def _passed_over(reason: str) -> str:
@@ -139,7 +139,7 @@ _WARNINGS: dict[str, Callable[[dict[str, float | str]], str]] = {
     "saves_only_at_end": lambda v: _("only the end is saved: a failure loses up to {hours} of training; run.checkpoint.every_minutes=30").format(
         hours=hours(float(v["hours"]))
     ),
-    "data_on_npus": lambda v: _("stage data holds the NPUs for {hours} ({npu_hours:.0f} NPU-hours): run it as a CPU job first").format(
+    "data_on_npus": lambda v: _("stage data holds the NPUs for {hours} ({npu_hours:.1f} NPU-hours): run it as a CPU job first").format(
         hours=hours(float(v["hours"])), npu_hours=v["npu_hours"]
     ),
     "own_conversations": lambda v: _("your conversations are not counted: {tokens:,} tokens are assumed; run.sft.steps says how many steps they are").format(**v),

@@ -250,3 +250,12 @@ def test_week_is_the_iso_week() -> None:
 
 def test_the_estimate_looks_for_the_ledger_where_it_is() -> None:
     assert estimating.LEDGER_FILE == FILE_NAME
+
+
+@pytest.mark.parametrize("statement", ["UPDATE jobs SET hours='soon'", "UPDATE jobs SET submitted_s='long ago'", "UPDATE jobs SET job=x'00ff'", "ALTER TABLE jobs DROP COLUMN tier"])
+def test_a_damaged_line_is_an_error_that_names_it(ledger: Ledger, statement: str) -> None:
+    ledger.put(ENTRY)
+    with sqlite3.connect(ledger.path) as connection:
+        connection.execute(statement)
+    with pytest.raises(LedgerError):
+        ledger.entries()

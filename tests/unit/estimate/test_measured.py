@@ -241,3 +241,28 @@ def test_our_own_job_that_has_just_ended_is_not_taken_for_others() -> None:
 def test_what_was_seen_of_others_is_kept_in_the_file(tmp_path: Path) -> None:
     record = shared_record(0.0, end_s=0.0, ended_s=1.7e9, ran_s=60.0)
     assert calibration.read_file(calibration.save(tmp_path, record)) == record
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"), [("measured_on", "2199-01-01", "2199-01-01"), ("measured_on", "yesterday", "yesterday"), ("device_batch", 8.5, "device_batch"), ("nodes", True, "nodes")]
+)
+def test_a_calibration_that_cannot_be_true_is_refused_by_name(tmp_path: Path, field: str, value: object, named: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({"format": 1, **asdict(record_for(job())), field: value}))
+    with pytest.raises(UsageError, match=named):
+        calibration.read_file(path)
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"{ not json", "not JSON"), (b"[1]", "no JSON object"), (b"\xff\xfe", "not JSON"), (None, "No such file")])
+def test_what_is_wrong_with_a_calibration_file_is_said(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        calibration.read_file(path)
+
+
+def test_a_calibration_faster_than_its_chip_can_be_is_passed_over() -> None:
+    found = match(job(), [record_for(job(), 1e-6)])
+    assert (found.tier, found.calibration) == ("C", None)
+    assert found.passed_over[0].startswith("impossible:")

@@ -1,6 +1,7 @@
 """``plan`` with its estimate, through the command line."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -390,3 +391,56 @@ def test_the_estimate_needs_neither_torch_nor_numpy() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("setting", ["run.pretrain.target_param_data_ratio=1e12", "run.pretrain.steps=999999999999"])
+def test_a_job_that_ends_beyond_the_calendar_is_planned_without_a_date(run: Run, setting: str) -> None:
+    code, out, _err = run("plan", "d26", "--set", setting)
+    assert code == 0
+    assert "– / – / –" in out
+
+
+def test_the_command_after_a_plan_can_be_pasted_into_a_shell(run: Run) -> None:
+    _code, _out, err = run("plan", "d26", *PRICE)
+    (line,) = [line for line in err.splitlines() if line.startswith("next: ")]
+    words = shlex.split(line.removeprefix("next: "))
+    assert words[:3] == ["nanochat-npu", "submit", "d26"]
+    assert words[3:] == PRICE
+
+
+def test_the_command_after_a_plan_with_a_price_keeps_it_and_submit_takes_it(run: Run) -> None:
+    _code, _out, err = run("plan", "d26", "--price", "3.0CNY")
+    assert "next: nanochat-npu submit d26 --price 3.0CNY" in err
+    assert run("submit", "d26", "--yes", "--price", "3.0CNY", "--set", "budget.max_total=100")[0] == 8
+    assert run("submit", "d26", "--yes", "--price", "3.0XYZ")[0] == 2
+
+
+def test_over_budget_no_submission_is_proposed(run: Run) -> None:
+    _code, _out, err = run("plan", "d26", *PRICE, "--set", "budget.max_total=100")
+    assert "next: " not in err
+
+
+def test_an_amount_in_a_form_that_is_not_read_is_not_turned_into_another_amount(run: Run) -> None:
+    code, _out, err = run("plan", "d26", "--price", "1e3CNY")
+    assert code == 2
+    assert "did you mean" not in err
+
+
+def test_two_prices_at_once_are_refused(run: Run) -> None:
+    assert run("plan", "d26", "--price", "3.0CNY", "--prices", "public")[0] == 2
+
+
+def test_a_plot_without_a_sweep_goes_over_nodes_or_over_the_npus_of_a_part_of_one(run: Run, tmp_path: Path) -> None:
+    for preset, key in (("d20", "resources.nodes"), ("d26", "resources.npus_per_node")):
+        code, out, _err = run("plan", preset, "--plot", str(tmp_path / "plot.svg"), "-o", "json")
+        assert code == 0
+        points = json.loads(out)["sweep"]
+        assert [(point["key"], point["value"]) for point in points] == [(key, value) for value in ("1", "2", "4", "8")]
+
+
+def test_json_has_all_levers_and_people_see_the_biggest(run: Run) -> None:
+    settings = ["--set", "resources.npus_per_node=4", "--set", "run.model.window_pattern=SSSL", *PRICE]
+    found = {lever["key"] for lever in values(run, "d12", *settings)["levers"]}
+    assert found >= {"fused", "whole_node", "eval_interval", "batch", "window"}
+    _code, out, _err = run("plan", "d12", *settings)
+    assert len(out[out.index("Biggest levers") :].split("\n\n")[0].splitlines()) == 2 + 5

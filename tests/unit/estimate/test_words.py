@@ -38,7 +38,7 @@ def keys_made(maker: str) -> set[str]:
 
 
 def test_every_lever_has_a_text() -> None:
-    assert set(words._LEVERS) == set(levers_module._CHANGES) | keys_made("Lever")
+    assert set(words._LEVERS) == set(levers_module.CHANGES) | keys_made("Lever")
 
 
 def test_every_warning_has_a_text() -> None:
