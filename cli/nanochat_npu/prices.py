@@ -42,10 +42,24 @@ def priced(source: str, overrides: Sequence[str], price: str | None, table: str 
     if price is None and table is None:
         return []
     today = datetime.date.today()
-    if price is not None:
-        return price_overrides(price_from_flag(price, today))
-    npu = load_spec(source, overrides).spec.resources.npu
-    return price_overrides(price_from_table(table or "", npu.value if npu else None, today))
+    # A budget is not held here: it may need the very price that is given now.
+    spec = load_spec(source, [*overrides, "budget.max_total=null"]).spec
+    npu = spec.resources.npu
+    found = price_from_flag(price, today) if price is not None else price_from_table(table or "", npu.value if npu else None, today)
+    _same_currency(spec.price, found, "--price" if price is not None else "--prices")
+    return price_overrides(found)
+
+
+def _same_currency(before: PriceConfig | None, now: PriceConfig, where: str) -> None:
+    """Refuses an NPU price in another currency than the spec's prices of storage and electricity, which would then change theirs."""
+    if before is None or before.currency == now.currency:
+        return
+    beside = [name for name in ("storage_gb_month", "per_kwh") if getattr(before, name) is not None and getattr(now, name) is None]
+    if beside:
+        raise UsageError(
+            _("{now} beside {names} in {before}: nothing is converted").format(now=now.currency, names=", ".join(f"price.{name}" for name in beside), before=before.currency),
+            where=where, hint=_("give the price in {before}, or leave the others out: {settings}").format(before=before.currency, settings=" ".join(f"--set price.{name}=null" for name in beside)),
+        )
 
 
 def price_from_flag(text: str, today: datetime.date) -> PriceConfig:
@@ -123,10 +137,10 @@ def _entry(source: YamlSource, number: int, entry: Any, today: datetime.date) ->
 
 
 def price_overrides(price: PriceConfig) -> list[str]:
-    """The price as ``--set`` values, so that it goes the way of every other value."""
-    values = price.model_dump(mode="json", exclude_none=True, exclude_defaults=False)
+    """The price as ``--set`` values, so that it goes the way of every other value; what it does not say stays as the spec has it, but for bounds of another price."""
+    values = {"low": None, "high": None, **price.model_dump(mode="json", exclude_none=True, exclude_unset=True)}
     return [f"price.{key}={_quoted(value)}" for key, value in values.items()]
 
 
 def _quoted(value: object) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else str(value)
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else "null" if value is None else str(value)

@@ -444,3 +444,25 @@ def test_json_has_all_levers_and_people_see_the_biggest(run: Run) -> None:
     assert found >= {"fused", "whole_node", "eval_interval", "batch", "window"}
     _code, out, _err = run("plan", "d12", *settings)
     assert len(out[out.index("Biggest levers") :].split("\n\n")[0].splitlines()) == 2 + 5
+
+
+BAND = "price={per_npu_hour: 3.0, currency: CNY, source: contract 7, date: 2026-11-01, low: 2, high: 4, bill: nodes, storage_gb_month: 0.5}"
+
+
+def test_a_price_by_flag_replaces_the_price_with_its_bounds_and_nothing_else(run: Run) -> None:
+    cost = values(run, "d26", "--set", BAND, "--price", "10CNY")["cost"]
+    assert (cost["price"]["per_npu_hour"], cost["price"]["low"], cost["price"]["high"], cost["price"]["source"]) == (10.0, None, None, "--price")
+    assert [line["key"] for line in cost["lines"]] == ["npus", "storage"]
+    hours = values(run, "d26", "--set", BAND)["time_h"]["p50"]
+    assert cost["lines"][0]["quantity"] == pytest.approx(8 * hours, rel=1e-3)  # bill: nodes stays, four NPUs pay for eight
+
+
+def test_a_price_by_flag_does_not_change_the_currency_of_other_prices(run: Run) -> None:
+    code, _out, err = run("plan", "d26", "--set", BAND, "--price", "10USD")
+    assert code == 2
+    assert "price.storage_gb_month in CNY" in err
+    assert values(run, "d26", "--set", BAND, "--set", "price.storage_gb_month=null", "--price", "10USD")["cost"]["currency"] == "USD"
+
+
+def test_a_budget_is_held_with_the_price_of_a_table(run: Run, tmp_path: Path) -> None:
+    assert run("plan", "d20", "--set", "budget.max_total=10", "--prices", table(tmp_path, GOOD))[0] == 8
