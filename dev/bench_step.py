@@ -77,17 +77,25 @@ class Worker:
 # -- inside a worker --------------------------------------------------------------------------------------------------
 
 
-def ours(case: Case) -> tuple[Any, Any]:
-    """Loss and update of this trainer."""
+def our_model(case: Case) -> tuple[Any, Any]:
+    """This trainer's model and its shape."""
     import torch
 
     from nanochat.contract import ModelConfig, ModelShape
     from nanochat.model import build
+
+    shape = ModelShape.of(ModelConfig(depth=case.depth, sequence_len=case.length, window_pattern=case.pattern), case.vocab)
+    return build(shape, getattr(torch, case.dtype), "cpu", 42), shape
+
+
+def ours(case: Case) -> tuple[Any, Any]:
+    """Loss and update of this trainer."""
+    import torch
+
     from nanochat.optim import LearningRates, build_optimizer
     from nanochat.schedule import PretrainSchedule
 
-    shape = ModelShape.of(ModelConfig(depth=case.depth, sequence_len=case.length, window_pattern=case.pattern), case.vocab)
-    model = build(shape, getattr(torch, case.dtype), "cpu", 42)
+    model, _ = our_model(case)
     optimizer = build_optimizer(model, LearningRates(batch_scale=0.06))
     schedule = PretrainSchedule(1000, weight_decay=0.3)
     forward = torch.compile(model, dynamic=False) if case.compile else model

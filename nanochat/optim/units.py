@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nanochat.device import muon_chunk_elements
 from nanochat.distributed import Communicator, Pending
 from nanochat.optim.kernels import AdamWRule, MuonRule, adamw_update, muon_update
 from nanochat.schedule import Rates
@@ -19,9 +20,6 @@ from nanochat.schedule import Rates
 __all__ = ["Fetch", "Named", "ReplicatedUnit", "ShardedUnit", "StackUnit", "StateShard", "Unit"]
 
 Named = tuple[str, torch.nn.Parameter]
-
-MUON_CHUNK_ELEMENTS = 2**26
-"""Elements of a Muon stack that are worked on at once: bounds the temporaries of a large stack to a few times this."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,8 @@ class StackUnit(Unit):
         grads = self._reduced.wait()
         self._reduced = None
         stack = torch.stack([self.params[i][1].data for i in self._mine]) if self._mine else grads[:0]
-        at_once = max(1, MUON_CHUNK_ELEMENTS // self.params[0][1].numel())
+        first = self.params[0][1]
+        at_once = max(1, muon_chunk_elements(first.device) // first.numel())
         for start in range(0, len(self._mine), at_once):
             part = slice(start, min(start + at_once, len(self._mine)))
             muon_update(
