@@ -182,10 +182,13 @@ class Kube:
         except NotFoundError:
             return None
 
-    def list(self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "") -> Page:
-        """All objects that match, over as many pages as it takes. They carry no ``kind`` of their own, as in any list."""
+    def list(self, resource: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", cached: bool = False) -> Page:
+        """All objects that match, over as many pages as it takes. They carry no ``kind`` of their own, as in any list.
+
+        With `cached` the server answers from memory in one page, as of some seconds ago at worst: for looking, not for deciding.
+        """
         call = self._call("list", resource, namespace)
-        query = {"labelSelector": labels, "fieldSelector": fields, "limit": str(_PAGE), "continue": ""}
+        query = {"labelSelector": labels, "fieldSelector": fields, "limit": "" if cached else str(_PAGE), "continue": "", "resourceVersion": "0" if cached else ""}
         objects: list[dict[str, Any]] = []
         while True:
             try:

@@ -10,6 +10,7 @@ from plane import Plane
 
 from nanochat_npu import local_logs
 from nanochat_npu.backends import LogQuery
+from nanochat_npu.cluster.fetching import bring, for_report, for_tracking
 from nanochat_npu.cluster.files import Remote, push_folder
 from nanochat_npu.cluster.helper import helper_pod, opened
 from nanochat_npu.cluster.logs import fetch_attempts
@@ -137,3 +138,22 @@ def test_a_helper_pod_asks_for_no_npu_and_belongs_to_the_job(cluster: Cluster, p
     assert made["metadata"]["ownerReferences"][0]["uid"] == cluster.job()["metadata"]["uid"]
     assert made["spec"]["activeDeadlineSeconds"] > 0
     plane.request("POST", f"/api/v1/namespaces/{cluster.namespace}/pods?dryRun=All&fieldValidation=Strict", made)
+
+
+def test_what_a_report_and_a_tracker_need_is_fetched_and_nothing_else(remote: Remote, tmp_path: Path) -> None:
+    root, here = Path(remote.root), tmp_path / "here"
+    ours = {
+        "run.json": "{}", "attempts/0/events.jsonl": "one\n", "attempts/1/events.jsonl": "two\n", "attempts/0/verdict.json": "{}", "results/eval.json": "{}",
+        "tracking/run-1/run-1.swanlab": "swan", "tracking/wandb/offline-run-1/run-1.wandb": "w",
+    }
+    others = {"attempts/0/rank0.log": "log", "checkpoints/sft/step_000001/model.pt": "weights", "tokenizer/tokenizer.json": "{}", "tracking/synced.json": "{}"}
+    for name, text in {**ours, **others}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    assert sorted(bring(remote, here, lambda path: for_report(path) or for_tracking(path))) == sorted(ours)
+    assert {path.relative_to(here).as_posix(): path.read_text() for path in here.rglob("*") if path.is_file()} == ours
+    (here / "run.json").write_text("[]")  # same size and newer: taken as the same, so it is not asked for again
+    (root / "attempts/1/events.jsonl").write_text("two\nthree\n")
+    bring(remote, here, for_report)
+    assert (here / "run.json").read_text() == "[]"
+    assert (here / "attempts/1/events.jsonl").read_text() == "two\nthree\n"

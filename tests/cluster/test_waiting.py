@@ -7,6 +7,7 @@ from plane import Plane
 from nanochat_npu.backends import JobState
 from nanochat_npu.cluster.advice import advise
 from nanochat_npu.cluster.read import read_objects
+from nanochat_npu.doctor import Level, check_cluster
 from nanochat_npu.errors import ClusterForbidden, ClusterRejected, SpecConflictError
 from nanochat_npu.volcano_rules import name_budget
 
@@ -78,6 +79,35 @@ def test_an_unknown_field_of_a_patch_is_refused_and_nothing_is_made(cluster: Clu
     assert [m["metadata"]["name"] for m in cluster.get("configmaps")["items"]] == ["kube-root-ca.crt"]
 
 
+def limit(cluster: Cluster, **hard: str) -> None:
+    """A quota of the namespace, once the server counts by it."""
+    spec = {"hard": {key.replace("_", "."): value for key, value in hard.items()}}
+    spec["hard"] = {key.replace("npus", "requests.huawei.com/Ascend910"): value for key, value in spec["hard"].items()}
+    cluster.plane.request("POST", f"/api/v1/namespaces/{cluster.namespace}/resourcequotas", {"metadata": {"name": "q"}, "spec": spec})
+    cluster.plane.wait("quota", lambda: cluster.get("resourcequotas/q").get("status", {}).get("hard"))
+
+
+def test_a_quota_that_never_holds_the_gang_is_warned_about_with_numbers_and_doctor_says_the_same(cluster: Cluster) -> None:
+    limit(cluster, npus="8", limits_memory="256Gi")
+    submission = cluster.submission()
+    doctor = {check.id: check for check in check_cluster(cluster.backend.kube, cluster.namespace, submission.plan.spec)}
+    sent = cluster.backend.submit(submission)
+    note = next(note for note in sent.notes if "quota q" in note)
+    assert "allows 8 requests.huawei.com/Ascend910, the gang of 2 pods needs 16" in note
+    assert "resources.nodes=1" in note
+    assert doctor["quota"].level is Level.FAILED
+    assert doctor["quota"].finding in note
+
+
+def test_a_quota_that_others_use_is_warned_about(cluster: Cluster) -> None:
+    limit(cluster, npus="24")
+    cluster.submit(name="first")
+    cluster.until("running", lambda view: view.state is JobState.RUNNING, "first")
+    cluster.plane.wait("counted", lambda: cluster.get("resourcequotas/q")["status"]["used"].get("requests.huawei.com/Ascend910") == "16")
+    sent = cluster.submit(name="second")
+    assert any("16 of 24 requests.huawei.com/Ascend910 are used" in note and "need 16 more" in note for note in sent.notes), sent.notes
+
+
 def test_without_the_right_to_read_queues_and_nodes_advice_is_skipped_with_a_note(plane: Plane, cluster: Cluster) -> None:
     rules = [
         {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs"], "verbs": ["*"]},
@@ -91,7 +121,7 @@ def test_without_the_right_to_read_queues_and_nodes_advice_is_skipped_with_a_not
     })
     weak = Cluster.backend_of(plane, cluster.namespace, "weak")
     sent = weak.submit(cluster.submission(SUCCEED))
-    assert [note for note in sent.notes if "for lack of rights" in note] == ["not looked at, for lack of rights: the queue, the nodes, the storage claims"]
+    assert [note for note in sent.notes if "for lack of rights" in note] == ["not looked at, for lack of rights: the queue, the nodes, quotas, the storage claims"]
     cluster.until("end", lambda view: view.state is JobState.SUCCEEDED)
 
 
@@ -99,7 +129,7 @@ def test_a_user_without_any_rights_gets_verb_resource_namespace_and_user(plane: 
     weak = Cluster.backend_of(plane, cluster.namespace, "weak")
     with pytest.raises(ClusterForbidden) as caught:
         weak.submit(cluster.submission())
-    assert caught.value.message == f'user "weak" may not get jobs.batch.volcano.sh in namespace "{cluster.namespace}"'
+    assert caught.value.message == f'user "weak" may not create jobs.batch.volcano.sh in namespace "{cluster.namespace}"'
 
 
 def test_advice_is_silent_where_everything_fits(cluster: Cluster) -> None:

@@ -1,50 +1,52 @@
 """What the cluster's own objects say about a job before it is sent: it would wait for ever, or wait for something that is missing.
 
-Advice, not a gate: whoever may not read queues, nodes or claims still submits, and the note says what was not looked at.
-Three requests.
+Advice, not a gate: limits change while a job waits, and whoever may not read queues, nodes, quotas or claims still submits; the
+note says what was not looked at. Four requests, side by side.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from nanochat_npu import partial
-from nanochat_npu.errors import ClusterForbidden
+from nanochat_npu.cluster.asking import Asking
 from nanochat_npu.explain import Facts
 from nanochat_npu.explain.facts import Explanation
-from nanochat_npu.explain.waiting import never_fits_selector, never_fits_size, queue_closed, queue_too_small
+from nanochat_npu.explain.waiting import (
+    never_fits_selector,
+    never_fits_size,
+    queue_closed,
+    queue_share,
+    queue_too_small,
+    quota_full,
+    quota_too_small,
+)
 from nanochat_npu.i18n import _
 from nanochat_npu.job_state import JobObjects
 from nanochat_npu.kube import Kube
-from nanochat_npu.kube_errors import NotFoundError
-from nanochat_npu.resources import CLAIMS, NODES, QUEUES
+from nanochat_npu.resources import CLAIMS, NODES, QUEUES, QUOTAS
 
 __all__ = ["advise"]
 
-T = TypeVar("T")
+_RULES: tuple[Callable[[Facts], Explanation | None], ...] = (
+    queue_closed, queue_too_small, quota_too_small, never_fits_selector, never_fits_size, quota_full, queue_share,
+)
 
 
 def advise(kube: Kube, namespace: str, job: dict[str, Any]) -> list[str]:
     """Sentences about what will keep the job from running; [] where nothing speaks against it."""
-    unread: list[str] = []
-
-    def read(what: str, ask: Callable[[], T]) -> T | None:
-        try:
-            return ask()
-        except ClusterForbidden:
-            unread.append(what)
-        except NotFoundError:
-            pass  # the server's dry run says that better
-        return None
-
-    queue = read(_("the queue"), lambda: kube.get(QUEUES, partial.text(job, "spec", "queue") or "default"))
-    nodes = read(_("the nodes"), lambda: kube.list(NODES).objects)
-    claims = read(_("the storage claims"), lambda: kube.list(CLAIMS, namespace).objects)
-    facts = Facts(objects=JobObjects(job), queue=queue, nodes=nodes)
-    rules: tuple[Callable[[Facts], Explanation | None], ...] = (queue_closed, queue_too_small, never_fits_selector, never_fits_size)
-    found = [f"{answer.cause} → {answer.action}" for answer in (rule(facts) for rule in rules) if answer is not None]
-    found += _claims(job, claims, namespace)
-    if unread:
-        found.append(_("not looked at, for lack of rights: {what}").format(what=", ".join(unread)))
+    asking = Asking()
+    # A queue that is not there is none of our business here: the server's dry run says that better.
+    queue = asking.start(_("the queue"), lambda: kube.get(QUEUES, partial.text(job, "spec", "queue") or "default"))
+    nodes = asking.start(_("the nodes"), lambda: kube.list(NODES, cached=True).objects)
+    claims = asking.start(_("the storage claims"), lambda: kube.list(CLAIMS, namespace).objects)
+    quotas = asking.start(_("quotas"), lambda: kube.list(QUOTAS, namespace).objects)
+    facts = Facts(objects=JobObjects({**job, "metadata": {**partial.mapping(job, "metadata"), "namespace": namespace}}), queue=queue(), nodes=nodes(), quotas=quotas())
+    found = [
+        "; ".join([answer.cause, *answer.also]) + f" → {answer.action}" for answer in (rule(facts) for rule in _RULES) if answer is not None
+    ]
+    found += _claims(job, claims(), namespace)
+    if asking.unread:
+        found.append(_("not looked at, for lack of rights: {what}").format(what=", ".join(asking.unread)))
     return found
 
 

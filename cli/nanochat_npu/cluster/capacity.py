@@ -1,20 +1,16 @@
 """NPUs of a cluster: what each node and queue has, what is free, and who holds the rest. Pure; `read` asks the cluster."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from nanochat_npu import marks, partial
-from nanochat_npu.errors import ClusterForbidden, PrerequisiteMissing
+from nanochat_npu.cluster.asking import Asking
 from nanochat_npu.explain.fit import free_by_node, node_ready, npus_of_pod
 from nanochat_npu.i18n import _
 from nanochat_npu.kube import Kube
 from nanochat_npu.resources import NODES, PODS, QUEUES
 
 __all__ = ["Capacity", "Holder", "NodeRow", "QueueRow", "capacity_of", "read"]
-
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class NodeRow:
@@ -84,27 +80,20 @@ class Capacity:
 
 
 def read(kube: Kube, namespace: str) -> Capacity:
-    """The capacity as far as one may see it; what is forbidden is left out and named (three requests and a page per 500 pods)."""
-    unread: list[str] = []
-
-    def ask(what: str, question: Callable[[], T]) -> T | None:
-        try:
-            return question()
-        except ClusterForbidden:
-            unread.append(what)
-        except PrerequisiteMissing as error:
-            unread.append(f"{what} ({error.message})")
-        return None
-
+    """The capacity as far as one may see it; what is forbidden is left out and named (three requests side by side)."""
+    asking = Asking()
     # Pods that have ended hold nothing; leaving them out on the server saves most of the bytes.
     live = "status.phase!=Succeeded,status.phase!=Failed"
-    nodes = ask(_("nodes"), lambda: kube.list(NODES).objects)
-    queues = ask(_("queues"), lambda: kube.list(QUEUES).objects)
-    pods = ask(_("pods of all namespaces"), lambda: kube.list(PODS, fields=live).objects)
-    if pods is None:
-        mine = ask(_("pods of this namespace"), lambda: kube.list(PODS, namespace, fields=live).objects)
-        return capacity_of(nodes, queues, None, mine or [], tuple(unread))
-    return capacity_of(nodes, queues, pods, pods, tuple(unread))
+    asked = (
+        asking.start(_("nodes"), lambda: kube.list(NODES, cached=True).objects, name_missing=True),
+        asking.start(_("queues"), lambda: kube.list(QUEUES, cached=True).objects, name_missing=True),
+        asking.start(_("pods of all namespaces"), lambda: kube.list(PODS, fields=live, cached=True).objects, name_missing=True),
+    )
+    nodes, queues, pods = (promise() for promise in asked)
+    shown = pods
+    if shown is None:
+        shown = asking.start(_("pods of this namespace"), lambda: kube.list(PODS, namespace, fields=live, cached=True).objects)() or []
+    return capacity_of(nodes, queues, pods, shown, tuple(asking.unread))
 
 
 def capacity_of(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from nanochat_npu import console, units
 from nanochat_npu.backends.volcano import VolcanoBackend
-from nanochat_npu.cluster.files import Entry, Remote
+from nanochat_npu.cluster.files import Remote
 from nanochat_npu.cluster.helper import opened
 from nanochat_npu.errors import ClusterError
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import Store
 
-__all__ = ["fetch_job", "for_report", "for_tracking"]
+__all__ = ["bring", "fetch_job", "for_report", "for_tracking"]
 
 
 def for_report(path: str) -> bool:
@@ -35,19 +35,26 @@ def fetch_job(backend: VolcanoBackend, job: str, wanted: Callable[[str], bool]) 
     """
     store, mounted = Store.default(), backend.mounted(job)
     folder = store.home / "fetched" / backend.namespace / job
-    found: list[Entry] = []
     with opened(backend.kube, backend.namespace, mounted) as pod:
-        remote = Remote(backend.kube, backend.namespace, pod, mounted.root)
-        found = [entry for entry in remote.entries(".", recursive=True) if entry.kind == "file" and wanted(entry.path)]
-        for entry in found:
-            target = folder / entry.path
-            if ".." in Path(entry.path).parts or (target.is_file() and target.stat().st_size == entry.size and target.stat().st_mtime >= entry.mtime_s):
-                continue
-            console.say(f"{entry.path} ({units.size(entry.size)})")
-            remote.fetch(entry.path, target)
+        found = bring(Remote(backend.kube, backend.namespace, pod, mounted.root), folder, wanted)
     if not found:
         raise ClusterError(_("there is nothing of it on the volume yet"), where=job, hint=_("see how far it is: nanochat-npu status {job}").format(job=job))
     receipt = store.folder(job).path / "receipt.json"
     if receipt.is_file() and not (folder / "receipt.json").exists():
         shutil.copyfile(receipt, folder / "receipt.json")
     return folder
+
+
+def bring(remote: Remote, folder: Path, wanted: Callable[[str], bool]) -> list[str]:
+    """Paths of a volume's files that are wanted, all of which are now below `folder`; those that have not changed were not sent again."""
+    found = []
+    for entry in remote.entries(".", recursive=True):
+        if entry.kind != "file" or not wanted(entry.path) or ".." in Path(entry.path).parts:
+            continue
+        found.append(entry.path)
+        target = folder / entry.path
+        if target.is_file() and target.stat().st_size == entry.size and target.stat().st_mtime >= entry.mtime_s:
+            continue
+        console.say(f"{entry.path} ({units.size(entry.size)})")
+        remote.fetch(entry.path, target)
+    return found

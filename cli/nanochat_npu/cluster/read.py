@@ -12,7 +12,7 @@ from nanochat_npu.jobs import nearest
 from nanochat_npu.kube import Kube
 from nanochat_npu.resources import EVENTS, JOBS, PODGROUPS, PODS
 
-__all__ = ["job_events", "podgroup_of", "pods_of", "read_job", "read_jobs", "read_objects", "selector"]
+__all__ = ["events_of", "job_events", "podgroup_of", "pods_of", "read_job", "read_jobs", "read_objects", "selector"]
 
 
 def selector(name: str) -> str:
@@ -71,13 +71,17 @@ def podgroup_of(kube: Kube, job: dict[str, Any] | None) -> dict[str, Any] | None
 
 def job_events(kube: Kube, job: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Events about the job and its PodGroup, newest first; none without the right to read them."""
-    name, uid, namespace = (partial.text(job, "metadata", key) for key in ("name", "uid", "namespace"))
     try:
-        found = kube.list(EVENTS, namespace, fields="involvedObject.kind!=Pod").objects
+        return events_of(job, kube.list(EVENTS, partial.text(job, "metadata", "namespace"), fields="involvedObject.kind!=Pod").objects)
     except ClusterForbidden:
         return []
+
+
+def events_of(job: dict[str, Any] | None, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of these events those about the job and its PodGroup, newest first."""
+    name, uid = (partial.text(job, "metadata", key) for key in ("name", "uid"))
     ours = [
-        event for event in found
+        event for event in events
         if partial.text(event, "involvedObject", "uid") == uid
         or (partial.text(event, "involvedObject", "kind") == "PodGroup" and partial.text(event, "involvedObject", "name") in (f"{name}-{uid}", name))
     ]

@@ -2,13 +2,19 @@
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, TypeVar
 
 from nanochat_npu import partial
 from nanochat_npu.doctor.checks import Check, Level, passed
 from nanochat_npu.errors import ClusterError, ClusterForbidden, NanochatNpuError
+from nanochat_npu.explain import Facts
 from nanochat_npu.explain.fit import node_ready, selector_misses
+from nanochat_npu.explain.quota import amount as quantity
+from nanochat_npu.explain.quota import shown
+from nanochat_npu.explain.waiting import queue_share, queue_too_small, quota_full, quota_too_small
 from nanochat_npu.i18n import _
+from nanochat_npu.job_state import JobObjects
 from nanochat_npu.kube import Kube
 from nanochat_npu.kube_errors import NotFoundError
 from nanochat_npu.resources import (
@@ -20,6 +26,7 @@ from nanochat_npu.resources import (
     PODS,
     PRIORITY_CLASSES,
     QUEUES,
+    QUOTAS,
     WEBHOOKS,
 )
 from nanochat_npu.spec import JobSpec
@@ -49,9 +56,10 @@ NEEDED: tuple[tuple[str, str, str, str], ...] = (
     ("list", "scheduling.volcano.sh", "podgroups", "explain"),
     ("list", "scheduling.volcano.sh", "queues", "explain, capacity"),
     ("list", "", "nodes", "explain, capacity"),
+    ("list", "", "resourcequotas", "submit, explain"),
 )
-"""Every right that a command uses; the last three are needed for advice only."""
-ADVICE_ONLY = frozenset({("list", "queues"), ("list", "nodes"), ("list", "podgroups")})
+"""Every right that a command uses; the last four are needed for advice only."""
+ADVICE_ONLY = frozenset({("list", "queues"), ("list", "nodes"), ("list", "podgroups"), ("list", "resourcequotas")})
 VOLCANO_CRDS = ("jobs.batch.volcano.sh", "podgroups.scheduling.volcano.sh", "queues.scheduling.volcano.sh", "commands.bus.volcano.sh")
 STRICT_SINCE = (1, 27)
 """Kubernetes from which unknown fields are refused when one asks for it."""
@@ -69,7 +77,8 @@ def check_cluster(kube: Kube, namespace: str, spec: JobSpec | None = None) -> li
         return checks
     checks.append(_namespace(kube, namespace))
     checks += _rights(kube, namespace)
-    checks.append(_queue(kube, spec.cluster.queue if spec else "default"))
+    checks.append(_queue(kube, namespace, spec))
+    checks.append(_quotas(kube, namespace, spec))
     checks += _nodes(kube, spec)
     checks.append(_operator(kube))
     checks += _claims(kube, namespace, spec)
@@ -179,8 +188,8 @@ def _rights(kube: Kube, namespace: str) -> list[Check]:
     ]
 
 
-def _queue(kube: Kube, name: str) -> Check:
-    title = _("queue")
+def _queue(kube: Kube, namespace: str, spec: JobSpec | None) -> Check:
+    title, name = _("queue"), spec.cluster.queue if spec else "default"
     queue, error = _ask(lambda: kube.get(QUEUES, name))
     if isinstance(error, NotFoundError):
         return Check("queue", title, Level.FAILED, _("{name} does not exist").format(name=name), _("kubectl get queues shows which there are; set cluster.queue"))
@@ -194,7 +203,48 @@ def _queue(kube: Kube, name: str) -> Check:
     children = [partial.text(other, "metadata", "name") for other in others or [] if partial.text(other, "spec", "parent") == name]
     if children or name == "root":
         return Check("queue", title, Level.FAILED, _("{name} has children; jobs go to a leaf").format(name=name), _("set cluster.queue to one of: {names}").format(names=", ".join(children)))
+    if spec is not None:
+        facts = Facts(JobObjects(_job(spec, namespace)), queue=queue)
+        for rule, level in ((queue_too_small, Level.FAILED), (queue_share, Level.WARNING)):
+            answer = rule(facts)
+            if answer is not None:
+                return Check("queue", title, level, answer.cause, answer.action)
     return Check("queue", title, Level.OK, _("{name} is open").format(name=name))
+
+
+def _quotas(kube: Kube, namespace: str, spec: JobSpec | None) -> Check:
+    title = _("quotas")
+    quotas, error = _ask(lambda: kube.list(QUOTAS, namespace).objects)
+    if error is not None or quotas is None:
+        return _unseen("quota", title, error or ClusterForbidden("?"))
+    if spec is not None:
+        facts = Facts(JobObjects(_job(spec, namespace)), quotas=quotas)
+        for rule, level in ((quota_too_small, Level.FAILED), (quota_full, Level.WARNING)):
+            answer = rule(facts)
+            if answer is not None:
+                return Check("quota", title, level, "; ".join([answer.cause, *answer.also]), answer.action)
+    used = [
+        f"{partial.text(quota, 'metadata', 'name')}: {shown(key, quantity(partial.dig(quota, 'status', 'used', key)) or Decimal(0))} / {shown(key, hard)} {key}"
+        for quota in quotas for key, value in partial.mapping(quota, "spec", "hard").items() if (hard := quantity(value)) is not None
+    ]
+    return Check("quota", title, Level.OK, ", ".join(used) or _("none in namespace {namespace}").format(namespace=namespace))
+
+
+def _job(spec: JobSpec, namespace: str) -> dict[str, Any]:
+    """As much of the job as queues and quotas count."""
+    wanted = spec.resources
+    amounts = {
+        "cpu": f"{wanted.cpu:g}" if wanted.cpu else None, "memory": wanted.memory, "ephemeral-storage": wanted.ephemeral_storage,
+        resource_name(spec.cluster.platform, wanted.npu, spec.cluster.resource_name): str(wanted.npus_per_node) if wanted.npus_per_node else None,
+    }
+    pod = {
+        "priorityClassName": spec.cluster.priority_class,
+        "containers": [{"resources": {"limits": {name: value for name, value in amounts.items() if value is not None}}}],
+    }
+    return {
+        "metadata": {"name": spec.name, "namespace": namespace},
+        "spec": {"queue": spec.cluster.queue, "minAvailable": wanted.nodes, "tasks": [{"replicas": wanted.nodes, "template": {"spec": pod}}]},
+    }
 
 
 def _nodes(kube: Kube, spec: JobSpec | None) -> list[Check]:

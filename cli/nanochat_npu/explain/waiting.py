@@ -10,6 +10,7 @@ from typing import Any
 from nanochat_npu import partial
 from nanochat_npu.explain.facts import Explanation, Facts, Who
 from nanochat_npu.explain.fit import Fit, GangFit, gang_fit, selector_mismatches
+from nanochat_npu.explain.quota import Shortage, amount, per_pod, shortages, shown
 from nanochat_npu.explain.scheduler_text import NodeReasons, is_gang_text, node_reasons, origin_reason, server_message
 from nanochat_npu.i18n import _
 from nanochat_npu.job_state import pod_state, stuck_pods
@@ -17,7 +18,8 @@ from nanochat_npu.job_state import pod_state, stuck_pods
 __all__ = [
     "claim_missing", "cluster_full", "container_cannot_start", "controller_silent", "dead_node", "device_plugin_refused", "fit_of",
     "job_missing", "mount_failed", "never_fits_selector", "never_fits_size", "no_volcano", "node_resources", "node_type_label",
-    "plugin_error", "pods_refused", "pods_refused_by_quota", "queue_closed", "queue_full", "queue_too_small", "queued",
+    "plugin_error", "pods_refused", "pods_refused_by_quota", "queue_closed", "queue_full", "queue_share",
+    "queue_too_small", "queued", "quota_full", "quota_too_small",
     "reserved_by_others", "starting", "taints", "unknown_text",
 ]
 
@@ -134,11 +136,84 @@ def queue_too_small(facts: Facts) -> Explanation | None:
     need = count * facts.workers
     cap = partial.integer(facts.queue, "spec", "capability", resource)
     if not resource or not cap or need <= cap:
-        return None
+        return _queue_lacks_other(facts)
     cause = _("the job needs {need} NPUs, queue {queue} never has more than {cap}: it will wait for ever").format(need=need, queue=_queue_name(facts), cap=cap)
     nearest = cap // count
     action = _("submit with --set resources.nodes={n}").format(n=nearest) if nearest else _("ask for a larger queue")
     return Explanation("W09", cause, Who.YOU, action, raw=_first_with(facts, "queue resource quota insufficient"), values={"need": need, "capability": cap})
+
+
+def _queue_lacks_other(facts: Facts) -> Explanation | None:
+    """The same for processors, memory and whatever else a queue limits."""
+    each = per_pod(facts.pod_template())
+    for key, value in partial.mapping(facts.queue, "spec", "capability").items():
+        cap, one = amount(value), each.get(f"requests.{key}")
+        if cap is None or not one or one * facts.workers <= cap:
+            continue
+        cause = _("the job needs {need} {resource}, queue {queue} never has more than {cap}: it will wait for ever").format(
+            need=shown(key, one * facts.workers), resource=key, queue=_queue_name(facts), cap=shown(key, cap))
+        action = _("submit with --set resources.nodes={n}").format(n=int(cap // one)) if cap >= one else _("ask for a larger queue")
+        return Explanation("W09", cause, Who.YOU, action, raw=_first_with(facts, "queue resource quota insufficient"), values={
+            "resource": key, "need": str(one * facts.workers), "capability": str(cap)})
+    return None
+
+
+def queue_share(facts: Facts) -> Explanation | None:
+    """W23: what goes over a queue's deserved share may be taken back for other queues (Volcano's capacity plugin)."""
+    resource, count = facts.npu_request()
+    share, need = partial.integer(facts.queue, "spec", "deserved", resource), count * facts.workers
+    if not resource or not share or need <= share:
+        return None
+    held = partial.integer(facts.queue, "status", "allocated", resource)
+    cause = _("the job needs {need} NPUs, queue {queue} deserves {share} and holds {held} now: what goes beyond may be taken back by other queues at any time").format(
+        need=need, queue=_queue_name(facts), share=share, held=held)
+    return Explanation("W23", cause, Who.YOU, _("count on preemptions (retries.preemptions), or submit with --set resources.nodes={n}").format(n=max(1, share // count)), values={
+        "need": need, "deserved": share, "allocated": held})
+
+
+def quota_too_small(facts: Facts) -> Explanation | None:
+    """W12: a quota of the namespace never lets the whole gang be created (volcano #1387)."""
+    gaps = [gap for gap in _quota_gaps(facts) if gap.never]
+    if not gaps:
+        return None
+    first = gaps[0]
+    if first.unsaid:
+        cause = _("quota {quota} of namespace {namespace} demands that every pod says its {key}, and the job's do not: the server refuses them").format(
+            quota=first.quota, namespace=facts.namespace, key=first.key)
+        field = "resources.cpu" if first.key.endswith("cpu") else "resources.memory" if first.key.endswith("memory") else "resources.ephemeral_storage"
+        return Explanation("W12", cause, Who.YOU, _("set {field} in the spec").format(field=field), values={"quota": first.quota, "key": first.key})
+    cause = _("quota {quota} of namespace {namespace} allows {hard} {key}, the gang of {n} pods needs {need}: it is never created as a whole").format(
+        quota=first.quota, namespace=facts.namespace, hard=shown(first.key, first.hard), key=first.key, n=facts.workers, need=shown(first.key, first.need))
+    fits = min(gap.pods for gap in gaps)
+    action = _("submit with --set resources.nodes={n}, or ask for a larger quota").format(n=fits) if fits else _("ask for a larger quota")
+    return Explanation("W12", cause, Who.ADMIN if not fits else Who.YOU, action, values=_gap_values(gaps)).with_also(*(_gap_sentence(gap) for gap in gaps[1:]))
+
+
+def quota_full(facts: Facts) -> Explanation | None:
+    """W24: others use so much of a quota that the gang cannot be created as a whole now."""
+    gaps = [gap for gap in _quota_gaps(facts) if not gap.never]
+    if not gaps:
+        return None
+    first = gaps[0]
+    cause = _("of quota {quota} of namespace {namespace} {used} of {hard} {key} are used, and the gang's pods need {need} more: some are refused until others end").format(
+        quota=first.quota, namespace=facts.namespace, used=shown(first.key, first.used), hard=shown(first.key, first.hard), key=first.key, need=shown(first.key, first.need))
+    return Explanation("W24", cause, Who.WAIT, f"kubectl -n {facts.namespace} describe quota {first.quota}", values=_gap_values(gaps)).with_also(
+        *(_gap_sentence(gap) for gap in gaps[1:]))
+
+
+def _quota_gaps(facts: Facts) -> list[Shortage]:
+    return shortages(facts.quotas or [], facts.pod_template(), pods=facts.workers, standing=len(facts.pods)) if facts.quotas else []
+
+
+def _gap_sentence(gap: Shortage) -> str:
+    return _("quota {quota}: {need} {key} needed, {used} of {hard} used").format(
+        quota=gap.quota, need=shown(gap.key, gap.need), key=gap.key, used=shown(gap.key, gap.used), hard=shown(gap.key, gap.hard))
+
+
+def _gap_values(gaps: list[Shortage]) -> dict[str, Any]:
+    return {"quotas": [
+        {"quota": gap.quota, "key": gap.key, "need": str(gap.need), "hard": str(gap.hard), "used": str(gap.used), "pods": gap.pods} for gap in gaps
+    ]}
 
 
 def never_fits_selector(facts: Facts) -> Explanation | None:
