@@ -30,7 +30,8 @@ _TEXTS = ("chip", "stack", "window_pattern", "measured_on", "host")
 
 def save(home: Path, record: Calibration) -> Path:
     """Keeps a calibration and returns its file; a newer one of the same shape replaces it."""
-    value = {"format": FORMAT, **asdict(record)}
+    # Tokens per second is for people who read the file; it follows from the steps and is not read back.
+    value = {"format": FORMAT, **asdict(record), "tokens_per_s": record.tokens_per_s}
     identity = {key: value[key] for key in ("chip", "stack", "depth", "width", "device_batch", "tokens_per_step", "sequence_len", "vocab", "world_size", "nodes", "window_pattern", "host")}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     path = home / FOLDER / f"{record.chip}-d{record.depth}-{record.nodes}x{record.world_size // record.nodes}-{digest}.json"

@@ -4,6 +4,7 @@ import datetime
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -214,10 +215,22 @@ def host_with(plan: Plan) -> Host:
 
 
 def job_versions(plan: Plan) -> dict[str, str]:
-    """Versions that a calibration must share; those of this computer are not looked at, which would import torch."""
-    if not plan.wants_npus or plan.spec.backend is Backend.LOCAL:
+    """Versions that a calibration must share: of the image, or of the packages on this computer, which are looked up, not imported."""
+    if plan.spec.backend is Backend.LOCAL:
+        return _installed("torch", "torch_npu")
+    if not plan.wants_npus:
         return {}
     return {"cann": plan.spec.image.cann, "torch_npu": plan.spec.image.torch_npu}
+
+
+def _installed(*packages: str) -> dict[str, str]:
+    from importlib import metadata
+
+    found = {}
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 def over_budget(result: Estimate) -> list[str]:

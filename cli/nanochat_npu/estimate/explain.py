@@ -142,6 +142,7 @@ def _memory(result: Estimate) -> Explanation:
     memory = result.memory
     values: dict[str, float | str] = {f"{name}_gb": size / 1e9 for name, size in memory.parts.items()}
     values |= {"peak_gb": memory.peak_bytes / 1e9, "usable_gb": memory.usable_bytes / 1e9 if memory.usable_bytes else "unknown", "fits_frac": FITS_FRAC, "tight_frac": TIGHT_FRAC}
+    values |= {f"kept_free_{name}_gb": size / 1e9 for name, size in memory.headroom.items()}
     if memory.counted_bytes is not None:
         values["counted_gb"] = memory.counted_bytes / 1e9
     formula = "weights + gradients + bf16 copies + moments / ranks + c_a x tokens x L x d + c_l x tokens x V; tokens = device_batch x T"

@@ -1,6 +1,6 @@
 """Peak memory of one rank, part by part, and the verdict. GB is 1e9 bytes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from nanochat_npu.estimate.hardware import CPU_CLASS, STACKS, Source, Stack, StackClass, accelerator, stack_class
@@ -20,9 +20,12 @@ COUNTED_ACTIVATION_BYTES = 33.0
 ``torch.autograd.graph.saved_tensors_hooks`` (32.8 at d4, 31.9 at d8; a test counts again)."""
 COUNTED_LOGITS_BYTES = 3 * 2**28
 """It works through the logits in chunks of 256 MiB; a chunk, its gradient and a copy exist at a time."""
+HCCL_BUFFER_BYTES = 2 * 200 * 2**20
+"""Of one communicator: twice HCCL_BUFFSIZE, whose default is 200 MB. The trainer makes one, over all ranks."""
 SOURCES = (
     Source("reserved against allocated on 64 GB dies: 40 for 35.4 GB (d20), 64 for 49.9 GB (d32)", "2026-08"),
     Source("parameters, gradients and moments by dtype: karpathy/nanochat 92d63d4, gpt.py and optim.py", "2026-07", "derived"),
+    Source("HCCL buffers: each communicator takes 2 x HCCL_BUFFSIZE (200 MB) of HBM, CANN documentation", "2026-08", "vendor"),
 )
 
 
@@ -37,6 +40,7 @@ class Memory:
         measured: The peak comes from a calibration run of this shape.
         counted_bytes: The peak with the tensors that this trainer keeps, by counting; unproven on NPUs, where the verdict rests on
             published peaks of another trainer, which keeps more. None on CPUs and where it was measured.
+        headroom: Bytes beside the peak by what lives in them: what `fits` keeps free. Empty where no limit is known.
     """
 
     parts: dict[str, float]
@@ -45,6 +49,7 @@ class Memory:
     suggested_batch: int | None
     measured: bool = False
     counted_bytes: float | None = None
+    headroom: dict[str, float] = field(default_factory=dict)
 
     @property
     def peak_bytes(self) -> float:
@@ -109,6 +114,14 @@ def _as_measured(parts: dict[str, float], measured: float) -> dict[str, float]:
     return {name: size * factor for name, size in parts.items()}
 
 
+def _headroom(inputs: Inputs, usable: int | None) -> dict[str, float]:
+    """What `fits` keeps free: the buffers of HCCL, and the rest for the allocator's reserve and fragmentation."""
+    if usable is None or inputs.chip == "cpu":
+        return {}
+    buffers = float(HCCL_BUFFER_BYTES) if inputs.world_size > 1 else 0.0
+    return {"hccl_buffers": buffers, "reserve": (1 - FITS_FRAC) * usable - buffers}
+
+
 def memory(inputs: Inputs, measured_bytes: float | None = None) -> Memory:
     """Parts, verdict and the way out.
 
@@ -129,4 +142,4 @@ def memory(inputs: Inputs, measured_bytes: float | None = None) -> Memory:
         tokens = inputs.run.pretrain.device_batch * inputs.shape.sequence_len
         kept = COUNTED_ACTIVATION_BYTES * tokens * inputs.shape.depth * inputs.shape.width + COUNTED_LOGITS_BYTES
         counted = peak - parts["activations"] - parts["logits"] + kept
-    return Memory(parts, usable, verdict, suggested, measured_bytes is not None, counted)
+    return Memory(parts, usable, verdict, suggested, measured_bytes is not None, counted, _headroom(inputs, usable))

@@ -36,6 +36,7 @@ def memory_json(result: Estimate) -> dict[str, Any]:
     return {
         "verdict": memory.verdict, "peak_gb": round(memory.peak_bytes / 1e9, 2), "usable_gb": round(memory.usable_bytes / 1e9, 2) if memory.usable_bytes else None,
         "parts": {key: round(size / 1e9, 3) for key, size in memory.parts.items()}, "suggested_device_batch": memory.suggested_batch,
+        "headroom": {key: round(size / 1e9, 3) for key, size in memory.headroom.items()},
         "suggested_grad_accum": suggested_accum(result), "suggested_set": suggested_set(result), "measured": memory.measured,
         "counted_gb": round(memory.counted_bytes / 1e9, 2) if memory.counted_bytes is not None else None,
     }

@@ -33,7 +33,7 @@ def memory_part(key: str) -> str:
     """Name of a part of the memory."""
     return {
         "process": _("process"), "weights": _("weights"), "gradients": _("gradients"), "bf16_copies": _("bf16 copies"), "optimizer": _("optimizer"),
-        "activations": _("activations"), "logits": _("logits"),
+        "activations": _("activations"), "logits": _("logits"), "hccl_buffers": _("HCCL buffers"), "reserve": _("allocator's reserve"),
     }[key]
 
 

@@ -1,14 +1,18 @@
 """What `calibrate` makes of a job that ran, wherever it ran."""
 
 import datetime
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from nanochat_npu import calibration
 from nanochat_npu.backends import JobState, JobView, WorkerView
 from nanochat_npu.commands.calibrate import Seen, _enough_steps, record_of, short_run
 from nanochat_npu.errors import UsageError
 from nanochat_npu.estimate.actual import StepTimes
+from nanochat_npu.estimating import job_versions
 from nanochat_npu.load import load_spec
 from nanochat_npu.main import main
 from nanochat_npu.plan import Plan, make_plan
@@ -97,3 +101,16 @@ def test_nothing_would_be_left_of_too_few_steps(capsys: pytest.CaptureFixture[st
         main(["calibrate", "tiny", "--steps", "10", "--drop", "9"])
     assert left.value.code == 2
     assert "--drop" in capsys.readouterr().err
+
+
+def test_a_local_jobs_versions_are_those_that_are_installed_here() -> None:
+    from importlib import metadata
+
+    assert job_versions(plan_of("tiny")) == {"torch": metadata.version("torch")}
+
+
+def test_the_file_has_every_key_that_a_person_looks_for(tmp_path: Path) -> None:
+    plan = plan_of("d20")
+    value = json.loads(calibration.save(tmp_path, record_of(plan, times(plan), cluster_job())).read_text())
+    assert value["tokens_per_s"] == pytest.approx(plan.horizon.tokens_per_step / 5.0)
+    assert set(value) >= {"chip", "versions", "stack", "depth", "device_batch", "world_size", "tokens_per_s", "peak_bytes", "measured_on"}

@@ -145,3 +145,13 @@ def test_core_is_counted_where_it_runs() -> None:
 def test_core_of_500_per_task_takes_what_the_a3_logs_say() -> None:
     d20, d32 = (core_s(CORE_TASKS * 488, 16, speed) for speed in (293_600, 97_400))
     assert (d20, d32) == (pytest.approx(43, rel=0.05), pytest.approx(84, rel=0.05))
+
+
+def test_hccl_buffers_and_reserve_live_in_what_fits_keeps_free() -> None:
+    four, one = (memory(job(26, npus, 8)) for npus in (4, 1))
+    assert four.usable_bytes is not None
+    assert sum(four.headroom.values()) == pytest.approx(0.15 * four.usable_bytes)
+    assert four.headroom["hccl_buffers"] == 2 * 200 * 2**20
+    assert one.headroom["hccl_buffers"] == 0
+    assert four.peak_bytes + sum(four.headroom.values()) <= four.usable_bytes
+    assert memory(job(4, 1, 1, chip="cpu", memory_bytes=2**34)).headroom == {}
