@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -15,6 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "serve"))
@@ -46,9 +48,20 @@ class Scripted:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.answer: str | None = None
+        self.refusal: tuple[int, dict[str, object]] | None = None
+        self.asked: list[dict[str, Any]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == "/v1/chat/completions" and self.answer is not None:
+        asked = scope["type"] == "http" and scope["path"] == "/v1/chat/completions"
+        if asked and self.refusal is not None:
+            await JSONResponse(self.refusal[1], self.refusal[0])(scope, receive, send)
+            return
+        if asked and self.answer is not None:
+            raw, more = b"", True
+            while more:
+                message = await receive()
+                raw, more = raw + message.get("body", b""), message.get("more_body", False)
+            self.asked.append(json.loads(raw))
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
             for piece in (self.answer[: len(self.answer) // 2], self.answer[len(self.answer) // 2 :]):
                 event = {"choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}
@@ -268,3 +281,200 @@ def test_a_phone_has_no_sideways_scrolling_and_a_drawer(page: Page, site: Site) 
         page.until(lambda: page.find("#new").is_displayed())
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+MORE_HOSTILE = [
+    "<iframe srcdoc=\"<script>parent.hacked=1</script>\"></iframe>", "<svg><script>window.hacked=1</script><animate onbegin=window.hacked=1></svg>",
+    "[a](JaVaScRiPt:window.hacked=1) [b](data:text/html,<script>window.hacked=1</script>) [c]( javascript:window.hacked=1) <javascript:window.hacked=1>",
+    "![x](x\" onerror=\"window.hacked=1) <img/src=x onerror=window.hacked=1> <body onload=window.hacked=1> <style>body{display:none}</style>",
+    "```\"><img src=x onerror=window.hacked=1>\ncode\n```", "</script><script>window.hacked=1</script> {{constructor.constructor('window.hacked=1')()}}",
+    "<a href=\"&#106;avascript:window.hacked=1\">x</a> <form action=javascript:window.hacked=1><button>x</button></form>",
+]
+
+
+@pytest.mark.parametrize("attack", MORE_HOSTILE)
+def test_no_form_of_attack_makes_an_element_or_runs(page: Page, site: Site, attack: str) -> None:
+    site.app.answer = attack
+    page.say("attack")
+    page.until(lambda: page.answer() and page.idle())
+    assert page.all("#thread script, #thread iframe, #thread svg, #thread style, #thread form, #thread .body img, #thread object, #thread embed") == []
+    for link in page.all(".turn.assistant .body a"):
+        assert str(link.get_attribute("href")).startswith(("https://", "http://", "mailto:"))
+    handlers = "return [...document.querySelectorAll('#thread *')].flatMap(n => n.getAttributeNames()).filter(n => n.startsWith('on'))"
+    assert page.driver.execute_script(handlers) == []
+    assert page.driver.execute_script("return window.hacked ?? null") is None
+
+
+def test_hostile_words_of_the_person_and_of_an_error_are_text_too(page: Page, site: Site) -> None:
+    site.app.answer = "fine"
+    page.say("<img src=x onerror=window.hacked=1><script>window.hacked=1</script>")
+    page.until(lambda: page.answer() == "fine" and page.idle())
+    assert page.find(".turn.user .body").text.startswith("<img src=x")
+    assert page.find("#list .entry").text.startswith("<img src=x")
+    assert page.driver.execute_script("return window.hacked ?? null") is None
+
+
+def test_the_policy_blocks_inline_script_and_everything_from_elsewhere(page: Page) -> None:
+    policy = page.driver.execute_async_script("const done = arguments[0]; fetch('/').then(r => done(r.headers.get('content-security-policy')))")
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    page.driver.execute_script("const s = document.createElement('script'); s.textContent = 'window.hacked = 1'; document.body.append(s)")
+    page.driver.execute_script("const i = document.createElement('img'); i.setAttribute('onerror', 'window.hacked = 1'); i.src = '/no-such'; document.body.append(i)")
+    blocked = page.driver.execute_async_script("const done = arguments[0]; fetch('https://example.com/').then(() => done(false), () => done(true))")
+    assert blocked
+    assert page.driver.execute_script("return window.hacked ?? null") is None
+    assert any("Content Security Policy" in entry["message"] for entry in page.driver.get_log("browser"))  # and takes the lines that the fixture would mind
+
+
+def test_everything_that_is_loaded_comes_from_this_server(page: Page, site: Site) -> None:
+    names = page.driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert names
+    assert all(name.startswith(f"http://127.0.0.1:{site.port}/") for name in names)
+
+
+def test_copy_puts_the_answer_and_the_code_on_the_clipboard(page: Page, site: Site) -> None:
+    site.app.answer = "Take this:\n\n```python\nprint('copied')\n```"
+    page.say("code please")
+    page.until(lambda: page.all(".block pre") and page.idle())
+    page.driver.execute_script(
+        "window.clip = []; Object.defineProperty(navigator, 'clipboard', {value: {writeText: async (t) => { window.clip.push(t) }}, configurable: true})"
+    )
+    page.find(".block .copy-code").click()
+    page.until(lambda: page.find(".block .copy-code").text == "Copied")
+    page.find(".turn.assistant .tools button").click()
+    page.until(lambda: page.driver.execute_script("return window.clip.length") == 2)
+    assert page.driver.execute_script("return window.clip") == ["print('copied')", site.app.answer]
+
+
+def test_copy_works_where_the_browser_has_no_clipboard_interface(page: Page, site: Site) -> None:
+    """Over plain http on a network there is none; the older way fires an event of copying."""
+    site.app.answer = "some words"
+    page.say("words")
+    page.until(lambda: page.answer() == "some words" and page.idle())
+    page.driver.execute_script("Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true});"
+                               "document.addEventListener('copy', () => { window.copied = getSelection().toString() || document.activeElement.value })")
+    page.find(".turn.assistant .tools button").click()
+    page.until(lambda: page.driver.execute_script("return window.copied ?? null") == "some words")
+
+
+def test_everything_can_be_done_from_the_keyboard(page: Page, site: Site) -> None:
+    site.app.answer = "typed"
+    box = page.find("#input")
+    assert page.driver.switch_to.active_element == box  # a person types at once
+    box.send_keys("one", Keys.SHIFT + Keys.ENTER + Keys.NULL, "two")
+    assert box.get_attribute("value") == "one\ntwo"
+    box.send_keys(Keys.ENTER)
+    page.until(lambda: page.answer() == "typed" and page.idle())
+    assert page.find(".turn.user .body").text == "one\ntwo"
+    page.driver.switch_to.active_element.send_keys(Keys.CONTROL + "k")
+    page.until(lambda: page.all(".welcome"))
+    names = set()
+    page.driver.execute_script("document.activeElement.blur()")
+    for _press in range(30):
+        page.driver.switch_to.active_element.send_keys(Keys.TAB)
+        here = page.driver.switch_to.active_element
+        names.add(here.get_attribute("id") or here.text or here.get_attribute("aria-label"))
+    assert {"new", "theme", "lang", "settings-open", "input"} <= names
+    unnamed = "return [...document.querySelectorAll('button, input, textarea')].filter(n => n.offsetParent && !n.textContent.trim() && !n.getAttribute('aria-label') && !n.labels?.length && !n.title).map(n => n.id)"
+    assert page.driver.execute_script(unnamed) == []
+
+
+def test_a_conversation_can_be_deleted_and_all_of_them(page: Page, site: Site) -> None:
+    site.app.answer = "answer"
+    for question in ("first", "second"):
+        page.find("#new").click()
+        page.say(question)
+        page.until(lambda: page.answer() == "answer" and page.idle())
+    page.all("#list .entry .drop")[0].click()
+    assert [entry.text for entry in page.all("#list .entry > button:first-child")] == ["first"]
+    page.until(lambda: page.find(".turn.user .body").text == "first")
+    page.find("#settings-open").click()
+    page.find("#erase").click()
+    page.driver.switch_to.alert.accept()
+    page.until(lambda: page.all(".welcome"))
+    page.driver.refresh()
+    assert page.all("#list .entry") == []
+
+
+def test_settings_reach_the_server(page: Page, site: Site) -> None:
+    site.app.answer = "yes"
+    page.find("#settings-open").click()
+    page.find("#system").send_keys("Answer shortly.")
+    for name, value in (("temperature", 0.2), ("topk", 5), ("max", 32)):
+        page.driver.execute_script(f"const t=document.getElementById('{name}'); t.value={value}; t.dispatchEvent(new Event('input',{{bubbles:true}}))")
+    page.find("#settings .primary").click()
+    page.say("hello")
+    page.until(lambda: page.answer() == "yes" and page.idle())
+    sent = site.app.asked[-1]
+    assert sent["messages"] == [{"role": "system", "content": "Answer shortly."}, {"role": "user", "content": "hello"}]
+    assert (sent["temperature"], sent["top_k"], sent["max_tokens"], sent["stream"]) == (0.2, 5, 32, True)
+
+
+def test_dark_follows_the_system_and_the_button_and_is_really_dark(page: Page) -> None:
+    light = "const c = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number); return (c[0] + c[1] + c[2]) / 3"
+    for scheme, dark in (("dark", True), ("light", False)):
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        page.until(lambda dark=dark: (page.driver.execute_script(light) < 60) == dark)
+    page.find("#theme").click()
+    assert page.driver.execute_script(light) < 60
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_text_stands_out_from_its_ground_in_both_themes(page: Page, site: Site) -> None:
+    """WCAG 2.1 AA: 4.5 to 1 for text."""
+    site.app.answer = "words and [a link](https://example.com/)"
+    page.say("question")
+    page.until(lambda: page.answer() and page.idle())
+    ratio = """
+        const rgb = (c) => c.match(/[\\d.]+/g).map(Number);
+        const light = (c) => { const [r, g, b] = rgb(c).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4 }); return .2126 * r + .7152 * g + .0722 * b };
+        const ground = (n) => { for (; n; n = n.parentElement) { const c = getComputedStyle(n).backgroundColor; if ((rgb(c)[3] ?? 1) > .99) return c } return 'rgb(255,255,255)' };
+        return ['.turn.user .body', '.turn.assistant .body p', '.turn.assistant .body a', '.turn.assistant .tools button', '#note', '#facts', '#title'].map(s => {
+          const n = document.querySelector(s), a = light(getComputedStyle(n).color), b = light(ground(n));
+          return [s, (Math.max(a, b) + .05) / (Math.min(a, b) + .05)] })"""
+    for _theme in range(2):
+        for name, value in page.driver.execute_script(ratio):
+            assert value >= 4.5, f"{name}: {value:.2f}"
+        page.find("#theme").click()
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "shown"),
+    [
+        (429, {"message": "busy", "type": "rate_limit_error", "param": None, "code": "queue_full"}, "The server is busy"),
+        (400, {"message": "long", "type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}, "too long for the model"),
+        (500, {"message": "<b>broken</b>", "type": "server_error", "param": None, "code": None}, "<b>broken</b>"),
+        (401, {"message": "token", "type": "authentication_error", "param": None, "code": "invalid_api_key"}, "needs an access token"),
+    ],
+)
+def test_a_refusal_is_said_in_the_thread_and_the_question_stays(page: Page, site: Site, status: int, error: dict[str, object], shown: str) -> None:
+    site.app.refusal = (status, {"error": error})
+    try:
+        page.say("will it work?")
+        page.until(lambda: page.all(".failure"))
+        assert shown in page.find(".failure").text
+        assert page.find(".turn.user .body").text == "will it work?"
+        assert page.find("#settings").is_displayed() == (status == 401)
+        if status == 401:
+            page.find("#settings .primary").click()
+    finally:
+        site.app.refusal = None
+        page.driver.get_log("browser")  # the browser itself lists failed requests
+
+
+def test_chinese_is_chosen_by_the_browsers_language(site: Site) -> None:
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for flag in FLAGS:
+        options.add_argument("--lang=zh-CN" if flag == "--lang=en" else flag)
+    options.add_experimental_option("prefs", {"intl.accept_languages": "zh-CN"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    try:
+        driver.get(f"http://127.0.0.1:{site.port}/")
+        assert "对话" in driver.find_element(By.ID, "new").text
+        shown = driver.execute_script("return document.body.innerText")
+        assert "What shall we talk about" not in shown
+        assert "聊点什么" in shown
+    finally:
+        driver.quit()
