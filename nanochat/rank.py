@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from nanochat import verdict as verdicts
-from nanochat.agreement import agree_on_software
+from nanochat.agreement import agree
 from nanochat.context import Context, SessionOver
 from nanochat.contract import ExitCode, RunFile, layout
 from nanochat.device import Device, pick
@@ -118,7 +118,7 @@ class Rank:
             self.store = _open_store(place, self.run_file.start_timeout_s)
         peers = Peers(place.rank, place.size, self.store, place.local_size)
         peers.join(self.run_file.start_timeout_s)
-        agree_on_software(peers)  # before the device: a wrong torch_npu dies on being loaded, and without naming anybody
+        agree(peers)  # before the device: a wrong torch_npu dies on being loaded, and without naming anybody
         device = pick(self.run_file.world.device, place.local_rank)
         heart = Heartbeat(self.store, place.rank, self.run_file.silence_timeout_s)
         comm = self._meet(device, heart)

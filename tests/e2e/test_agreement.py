@@ -1,15 +1,17 @@
 """Nodes with different software stop before their first collective, each rank naming who differs. Real launchers on loopback."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launchers import SECONDS, free_port
+from launchers import SECONDS
+from loopback import free_port
 
-from nanochat.agreement import agree_on_software, software
+from nanochat.agreement import agree, software
 from nanochat.contract import ExitCode, RunConfig, RunFile, World, layout
 from nanochat.errors import BadConfig
 from nanochat.peers import Peers
@@ -66,12 +68,26 @@ def test_nodes_with_other_versions_are_named_by_every_rank(job: Path, tmp_path: 
         assert "the ranks run different software" in layout.rank_log(job, 0, rank).read_text(), "no rank waits in a collective"
 
 
+def test_a_node_whose_clock_is_off_is_named(job: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    (wrong / "sitecustomize.py").write_text("import time\nright = time.time\ntime.time = lambda: right() + 300\n")
+    right = tmp_path / "right"
+    right.mkdir()
+    port, home = free_port(), toolkit(tmp_path / "cann", "9.1.0")
+    both = [node(job, 0, port, right, home), node(job, 1, port, wrong, home)]
+    said = [process.communicate(timeout=SECONDS)[0] for process in both]
+    assert [process.returncode for process in both] == [ExitCode.BAD_CONFIG] * 2, said
+    message = Verdict.from_json(layout.verdict_file(job, 0).read_text()).message
+    assert re.search(r"clocks are (299|30\d) s apart: ranks 2, 3 \(node 1\)", message), message
+
+
 class Told(Peers):
     """Ranks whose words are given."""
 
-    def __init__(self, told: list[dict[str, str]], per_node: int = 1) -> None:
+    def __init__(self, told: list[dict[str, str]], per_node: int = 1, clocks: list[float] | None = None) -> None:
         super().__init__(0, 1, None, per_node)
-        self.told = told
+        self.told = [{"software": one, "clock": clock} for one, clock in zip(told, clocks or [0.0] * len(told), strict=True)]
 
     def gather(self, value):  # type: ignore[no-untyped-def]
         """What all said."""
@@ -82,17 +98,23 @@ def test_most_ranks_are_right_and_the_rest_is_named() -> None:
     versions = ["2.12.0"] * 16
     versions[3] = "2.11.0"
     with pytest.raises(BadConfig, match=r"torch 2\.11\.0 on rank 3 \(node 0\), 2\.12\.0 on the others"):
-        agree_on_software(Told([{"torch": version} for version in versions], per_node=8))
+        agree(Told([{"torch": version} for version in versions], per_node=8))
 
 
 def test_what_only_some_have_is_a_difference_too() -> None:
     with pytest.raises(BadConfig, match=r"CANN none on rank 1 \(node 1\), 9\.1\.0 on the other$|CANN none on rank 1 \(node 1\), 9\.1\.0 on the other "):
-        agree_on_software(Told([{"CANN": "9.1.0"}, {}]))
+        agree(Told([{"CANN": "9.1.0"}, {}]))
+
+
+def test_a_clock_that_is_slow_and_one_that_is_a_little_off() -> None:
+    agree(Told([{}] * 4, clocks=[100.0, 101.0, 159.0, 100.5]))
+    with pytest.raises(BadConfig, match=r"clocks are 3600 s apart: rank 0 \(node 0\)"):
+        agree(Told([{}] * 4, per_node=2, clocks=[0.0, 3600.0, 3600.0, 3600.0]))
 
 
 def test_equal_software_says_nothing() -> None:
-    agree_on_software(Told([{"torch": "2.12.0", "CANN": "9.1.0"}] * 1000, per_node=8))
-    agree_on_software(Peers())
+    agree(Told([{"torch": "2.12.0", "CANN": "9.1.0"}] * 1000, per_node=8))
+    agree(Peers())
 
 
 @pytest.mark.parametrize(("content", "version"), [("version=9.1.0\n", "9.1.0"), ("junk\xff", "cann-9.0.1"), (None, "cann-9.0.1")])

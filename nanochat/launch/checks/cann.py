@@ -10,8 +10,13 @@ from nanochat.launch.settings import LaunchSettings
 
 __all__ = ["check", "driver_version"]
 
-SEGMENTS_DRIVER = (23, 0, 0)
-"""First driver (HDK) with expandable segments (Ascend/pytorch, PYTORCH_NPU_ALLOC_CONF)."""
+NEEDS: tuple[tuple[str, str, str, tuple[int, ...]], ...] = (
+    ("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", "expandable segments", (23, 0, 0)),
+    ("PYTORCH_NPU_ALLOC_CONF", "page_size:1g", "pages of 1 GB", (25, 0)),
+    ("HCCL_NPU_SOCKET_PORT_RANGE", "", "ranges of NPU ports", (25, 0)),
+)
+"""Variable, what in it asks for a feature, the feature, and the first driver (HDK) that has it (Ascend/pytorch, PYTORCH_NPU_ALLOC_CONF;
+HCCL_NPU_SOCKET_PORT_RANGE from 25.0.RC1). Which driver a CANN release needs at least was not to be read anywhere public."""
 
 
 def driver_version(root: Path = Path("/")) -> tuple[int, ...] | None:
@@ -41,9 +46,14 @@ def check(settings: LaunchSettings, run: RunFile, root: Path = Path("/")) -> Non
     if not (root / home.lstrip("/")).is_dir():
         raise BadConfig("the folder of CANN is not in this image", where=home, hint="image.base must be a CANN image")
     driver = driver_version(root)
-    if driver is not None and driver < SEGMENTS_DRIVER and "expandable_segments:True" in os.environ.get("PYTORCH_NPU_ALLOC_CONF", ""):
-        version = ".".join(map(str, driver))
-        raise BadConfig(
-            f"driver {version} knows no expandable segments (23.0.0 does)", where="PYTORCH_NPU_ALLOC_CONF",
-            hint="renew the node's driver, or set env: {PYTORCH_NPU_ALLOC_CONF: expandable_segments:False}",
-        )
+    for variable, setting, feature, oldest in NEEDS:
+        text = os.environ.get(variable)
+        if driver is not None and text and setting in text and driver < oldest:
+            raise BadConfig(
+                f"driver {_dotted(driver)} knows no {feature} ({_dotted(oldest)} does)", where=variable,
+                hint="renew the node's driver, or " + (f"set env: {{{variable}: expandable_segments:False}}" if "segments" in setting else f"remove {variable} from env"),
+            )
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

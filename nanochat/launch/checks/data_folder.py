@@ -11,7 +11,7 @@ __all__ = ["check"]
 
 
 def check(settings: LaunchSettings, run: RunFile) -> None:
-    """Look into run.data.dir before NPUs are held.
+    """Look into run.data.dir, and read from a file there, before NPUs are held.
 
     Raises:
         BadData: It is missing or may not be read.
@@ -22,5 +22,14 @@ def check(settings: LaunchSettings, run: RunFile) -> None:
     folder = Path(data.dir)
     if not folder.is_dir():
         raise BadData("there is no such folder", where=str(folder), hint="mount it: storage.data.path and run.data.dir must agree")
-    if not os.access(folder, os.R_OK | os.X_OK):
-        raise BadData(f"user {os.getuid()} may not read it", where=str(folder), hint="security.fs_group, or the modes on the volume")
+    try:
+        # Not os.access: for root it says yes to what a file server then refuses.
+        with os.scandir(folder) as entries:
+            first = next((entry.path for entry in entries if entry.is_file()), None)
+        if first is not None:
+            with Path(first).open("rb") as file:
+                file.read(1)
+    except OSError as error:
+        raise BadData(
+            f"user {os.getuid()} cannot read it: {error.strerror}", where=str(error.filename or folder), hint="security.fs_group, or the modes on the volume",
+        ) from error

@@ -12,7 +12,18 @@ import pytest
 from nanochat.contract import ExitCode, RunConfig, RunFile, World
 from nanochat.errors import BadConfig, BadData, DeviceLost, NotReady, TrainerError
 from nanochat.launch import checks
-from nanochat.launch.checks import busy, cann, data_folder, devices, hccl_settings, memory_disk, peers, user, versions
+from nanochat.launch.checks import (
+    busy,
+    cann,
+    data_folder,
+    devices,
+    hccl_settings,
+    memory_disk,
+    output_folder,
+    peers,
+    user,
+    versions,
+)
 from nanochat.launch.settings import LaunchSettings
 
 
@@ -250,3 +261,153 @@ def test_table_shows_everything_and_the_first_failure_decides(tmp_path: Path, mo
 def test_a_cpu_job_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checks.run_checks(settings_of(tmp_path, ranks_per_node=1), run_of("cpu", model={"depth": 2}))
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "driver", "feature"),
+    [("PYTORCH_NPU_ALLOC_CONF", "page_size:1g", "24.1.0.3", "pages of 1 GB"), ("HCCL_NPU_SOCKET_PORT_RANGE", "auto", "24.1.rc3", "ranges of NPU ports")],
+)
+def test_driver_too_old_for_what_is_switched_on(node: Path, healthy_env: pytest.MonkeyPatch, variable: str, value: str, driver: str, feature: str) -> None:
+    healthy_env.setenv(variable, value)
+    cann.check(settings_of(node), run_of(), node)
+    (node / "usr/local/Ascend/driver/version.info").write_text("Version=25.0.RC1\n")
+    cann.check(settings_of(node), run_of(), node)
+    (node / "usr/local/Ascend/driver/version.info").write_text(f"Version={driver}\n")
+    with pytest.raises(BadConfig, match=feature) as error:
+        cann.check(settings_of(node), run_of(), node)
+    assert error.value.where == variable
+
+
+def _as_user(number: int, work: Callable[[], None]) -> str:
+    """What a piece of work raises when another user does it, in a process of its own."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgroups([])
+        os.setgid(number)
+        os.setuid(number)
+        try:
+            work()
+            os.write(writer, b"nothing")
+        except TrainerError as error:
+            os.write(writer, f"{int(error.code)} {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as pipe:
+        return pipe.read().decode()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_folders_that_this_user_may_not_use(tmp_path: Path) -> None:
+    """Real modes and a real user: data that cannot be read (the folder, then a file in it), and an output that cannot be written."""
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_uid == os.getuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    corpus, job = tmp_path / "corpus", tmp_path / "job"
+    corpus.mkdir(mode=0o755)
+    job.mkdir(mode=0o755)
+    (corpus / "shard.txt").write_text("text")
+    run = run_of("cpu", data={"source": "folder", "dir": str(corpus)})
+    (corpus / "shard.txt").chmod(0o600)
+    found = _as_user(4242, lambda: data_folder.check(settings_of(job), run))
+    assert found.startswith(f"{int(ExitCode.BAD_DATA)} ") and "shard.txt: user 4242 cannot read it: Permission denied" in found
+    (corpus / "shard.txt").chmod(0o644)
+    assert _as_user(4242, lambda: data_folder.check(settings_of(job), run)) == "nothing"
+    corpus.chmod(0o700)
+    assert "corpus: user 4242 cannot read it" in _as_user(4242, lambda: data_folder.check(settings_of(job), run))
+    found = _as_user(4242, lambda: output_folder.check(settings_of(job), run))
+    assert found.startswith(f"{int(ExitCode.BAD_CONFIG)} ") and "the job's folder cannot be written: Permission denied" in found
+    assert list(job.iterdir()) == []
+
+
+def test_output_folder_on_something_that_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadConfig, match="the job's folder cannot be written: Not a directory"):
+        output_folder.check(settings_of(tmp_path / "file" / "job"), run_of("cpu"))
+
+
+# Each fault is planted on an otherwise healthy node and has to be the one and only thing that the launcher's own round of checks finds.
+FAULTS: dict[str, tuple[str, ExitCode, str, Callable[[Path, pytest.MonkeyPatch], object]]] = {
+    "no NPUs": ("NPUs", ExitCode.DEVICE_LOST, "no NPU in this container", lambda root, m: [path.unlink() for path in (root / "dev").glob("davinci[0-9]*")]),
+    "no driver node": ("NPUs", ExitCode.DEVICE_LOST, "devmm_svm missing", lambda root, m: (root / "dev/devmm_svm").unlink()),
+    "one NPU short": ("NPUs", ExitCode.DEVICE_LOST, "7 NPUs", lambda root, m: (root / "dev/davinci3").unlink()),
+    "mask hides NPUs": ("NPUs", ExitCode.BAD_CONFIG, "ascending list", lambda root, m: m.setenv("ASCEND_RT_VISIBLE_DEVICES", "1,0")),
+    "NPU held by another container": ("NPUs free", ExitCode.DEVICE_LOST, "held by another container", lambda root, m: program(root / "bin", "npu-smi", "echo 'ret is -8005'; exit 1")),
+    "CANN not loaded": ("CANN and driver", ExitCode.BAD_CONFIG, "not loaded", lambda root, m: m.delenv("ASCEND_HOME_PATH")),
+    "driver too old": ("CANN and driver", ExitCode.BAD_CONFIG, "driver 22.0.4", lambda root, m: (root / "usr/local/Ascend/driver/version.info").write_text("Version=22.0.4\n")),
+    "torch of another version": ("torch and torch_npu", ExitCode.BAD_CONFIG, "does not load beside", lambda root, m: m.setattr(versions, "_installed", {"torch": "2.11.0", "torch_npu": "2.12.0"}.get)),
+    "CUDA build of torch": ("torch and torch_npu", ExitCode.BAD_CONFIG, "CUDA build", lambda root, m: m.setattr(versions, "_installed", {"torch": "2.12.0+cu130", "torch_npu": "2.12.0"}.get)),
+    "user without an entry": ("user", ExitCode.BAD_CONFIG, "/etc/passwd", lambda root, m: m.setattr(user.pwd, "getpwuid", lambda number: {}[number])),
+    "user who may open nothing": ("user", ExitCode.BAD_CONFIG, "sees no NPU", lambda root, m: m.setattr(user.os, "getuid", lambda: 4242)),
+    "small /dev/shm": ("shared memory", ExitCode.BAD_CONFIG, "64 MiB", lambda root, m: m.setattr(memory_disk.check_shm, "__defaults__", (_Small(root),))),
+    "disk full": ("disk", ExitCode.BAD_CONFIG, "one checkpoint takes", lambda root, m: m.setattr(memory_disk, "BYTES_PER_PARAMETER", 1 << 60)),
+    "few open files": ("open files", ExitCode.BAD_CONFIG, "512 open files", lambda root, m: m.setattr(memory_disk.resource, "getrlimit", lambda _: (256, 512))),
+    "data missing": ("data folder", ExitCode.BAD_DATA, "no such folder", lambda root, m: (root / "corpus").rename(root / "elsewhere")),
+    "HCCL value out of range": ("HCCL settings", ExitCode.BAD_CONFIG, "HCCL_RDMA_TC", lambda root, m: m.setenv("HCCL_RDMA_TC", "130")),
+    "NIC that is not there": ("HCCL settings", ExitCode.BAD_CONFIG, "no NIC fits", lambda root, m: m.setenv("HCCL_SOCKET_IFNAME", "=eth7")),
+    "clock": ("clock", ExitCode.BAD_CONFIG, "apart", lambda root, m: m.setenv("PLANT_CLOCK", "300")),
+    "worker without an address": ("workers' names", ExitCode.NOT_READY, "have no address", lambda root, m: m.setenv("VC_WORKER_HOSTS", "localhost,nowhere.invalid")),
+}
+
+
+class _Small(type(Path())):  # type: ignore[misc]
+    """A /dev/shm of 64 MiB, as Kubernetes gives it: a real mount would need rights that a test may not have."""
+
+
+@pytest.fixture
+def whole_node(node: Path, healthy_env: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A healthy node for all checks together, as `run_checks` sees it."""
+    for check in (devices.check, cann.check):
+        monkeypatch.setattr(check, "__defaults__", (node,))
+    monkeypatch.setattr(hccl_settings.check, "__defaults__", (None, node))
+    monkeypatch.setattr(versions, "_installed", {"torch": "2.12.0", "torch_npu": "2.12.0"}.get)
+    (node / "bin").mkdir()
+    program(node / "bin", "npu-smi", "echo fine")
+    monkeypatch.setenv("PATH", f"{node / 'bin'}:{os.environ['PATH']}")
+    for name in [name for name in os.environ if name.startswith("HCCL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("VC_WORKER_HOSTS", "localhost,127.0.0.1")
+    monkeypatch.delenv("PLANT_CLOCK", raising=False)
+    (node / "corpus").mkdir()
+    (node / "corpus" / "shard.txt").write_text("text")
+    (node / "job").mkdir()
+    real_statvfs, real_time = os.statvfs, time.time
+
+    def statvfs(place: object) -> os.statvfs_result:
+        found = real_statvfs(str(place))
+        size = 16_384 if isinstance(place, _Small) else 1 << 30
+        return os.statvfs_result((4096, 4096, size, size, size, *list(found)[5:]))
+
+    monkeypatch.setattr(memory_disk.os, "statvfs", statvfs)
+    monkeypatch.setattr(peers.time, "time", lambda: real_time() + float(os.environ.get("PLANT_CLOCK", "0")))
+    return node
+
+
+def _run_all(root: Path) -> None:
+    run = run_of("npu", data={"source": "folder", "dir": str(root / "corpus")})
+    run = run.model_copy(update={"start_timeout_s": 0.0})
+    checks.run_checks(settings_of(root / "job", nodes=2), run)
+
+
+def test_all_checks_are_content_with_a_healthy_node(whole_node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _run_all(whole_node)
+    event = json.loads(capsys.readouterr().out)
+    assert all(entry["ok"] for entry in event["checks"])
+    assert len(event["checks"]) == len(checks.CHECKS)
+    print(f"{len(checks.CHECKS)} checks, {event['took_s']} s")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_fault_is_caught_and_named(whole_node: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: str) -> None:
+    check, code, says, plant = FAULTS[fault]
+    plant(whole_node, monkeypatch)
+    with pytest.raises(TrainerError) as error:
+        _run_all(whole_node)
+    out, err = capsys.readouterr()
+    failed = [entry for entry in json.loads(out)["checks"] if not entry["ok"]]
+    assert [(entry["check"], entry["code"]) for entry in failed] == [(check, int(code))]
+    assert says in failed[0]["message"]
+    assert error.value.hint, "what to do about it"
+    assert check in err and says in err, "in the table, too"
