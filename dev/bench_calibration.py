@@ -42,7 +42,7 @@ def cycle(home: Path, job: list[str]) -> dict[str, Any]:
     planned = call(home, "plan", *job)
     call(home, "submit", *job, "--follow", "--rerun", "--yes")
     loads.append(os.getloadavg()[0])
-    entry = call(home, "cost", "report")["jobs"][-1]
+    entry = call(home, "cost", "report")["jobs"][-1]  # the calibration has a line too, before it
     return {"measured": measured, "planned": planned, "entry": entry, "loads": loads, "took_s": time.time() - begun}
 
 

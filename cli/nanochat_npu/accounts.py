@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nanochat.contract import events as contract_events
 from nanochat.contract import layout
@@ -20,8 +20,12 @@ __all__ = ["Projection", "close_entry", "note_submission", "open_entry", "projec
 _FINISHED = {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.SUSPENDED}
 
 
-def open_entry(plan: Plan, result: Estimate, submitted_s: float, *, continued: bool = False) -> Entry:
-    """The ledger's line for a job that was just submitted; `continued`: it goes on from a checkpoint, so part of it is done."""
+Kind = Literal["whole", "continued", "calibration"]
+"""What was submitted: a job from its beginning, the rest of one from a checkpoint, or a few steps that are measured."""
+
+
+def open_entry(plan: Plan, result: Estimate, submitted_s: float, kind: Kind = "whole") -> Entry:
+    """The ledger's line for a job that was just submitted; only whole ones say how good the estimate was."""
     inputs, spec = result.inputs, plan.spec
     total = result.cost.total
     estimated = {term.key: round(term.seconds, 3) for term in result.terms}
@@ -34,14 +38,14 @@ def open_entry(plan: Plan, result: Estimate, submitted_s: float, *, continued: b
         hours_p90=result.hours.p90, cost_p50=total.p50 if total else None, price=inputs.price.likely if inputs.price else None,
         currency=inputs.price.currency if inputs.price else None, estimated=estimated,
         details={"depth": inputs.shape.depth, "device_batch": plan.run.pretrain.device_batch, "steps": plan.horizon.steps, "tokens": plan.horizon.tokens}
-        | ({"continued": True} if continued else {}),
+        | ({kind: True} if kind != "whole" else {}),
     )
 
 
-def note_submission(plan: Plan, result: Estimate, *, continued: bool = False, home: Path | None = None, now_s: float | None = None) -> str | None:
+def note_submission(plan: Plan, result: Estimate, *, kind: Kind = "whole", home: Path | None = None, now_s: float | None = None) -> str | None:
     """Write the line of a job that was just started; gives back why not, if it cannot: a job is not stopped for its books."""
     try:
-        Ledger.of(home or home_dir()).put(open_entry(plan, result, time.time() if now_s is None else now_s, continued=continued))
+        Ledger.of(home or home_dir()).put(open_entry(plan, result, time.time() if now_s is None else now_s, kind))
     except LedgerError as error:
         return str(error)
     return None

@@ -240,7 +240,7 @@ def over_budget(result: Estimate) -> list[str]:
     quantile = "p90" if budget.basis == "p90" or hours.p50 is None else "p50"
     value = getattr(hours, quantile)
     if budget.max_hours is not None and value > budget.max_hours:
-        found.append(_("{hours:.1f} h ({quantile}) are more than max_hours {limit:g}").format(hours=value, quantile=quantile.upper(), limit=budget.max_hours))
+        found.append(_("{hours:.3g} h ({quantile}) are more than max_hours {limit:g}").format(hours=value, quantile=quantile.upper(), limit=budget.max_hours))
     if budget.max_total is not None and total is not None:
         cost = getattr(total, quantile)
         if cost > budget.max_total:

@@ -72,7 +72,7 @@ class Entry:
     @property
     def ratio(self) -> float | None:
         """Actual over estimated hours, for a job that ran from its beginning to its end and had a point estimate."""
-        if self.details.get("continued") or self.state != "SUCCEEDED" or not self.hours or not self.hours_p50:
+        if self.details.get("continued") or self.details.get("calibration") or self.state != "SUCCEEDED" or not self.hours or not self.hours_p50:
             return None
         return self.hours / self.hours_p50
 

@@ -46,10 +46,14 @@ def test_calibrate_plan_run_compare(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "submit", *JOB, "--follow", "--yes")[0] == 0
     code, out = call(capsys, "cost", "report", "-o", "json")
     assert code == 0
-    (line,) = json.loads(out)["jobs"]
-    assert (line["state"], line["tier"]) == ("SUCCEEDED", "A")
+    short, line = json.loads(out)["jobs"]
+    assert (short["job"], short["state"], short["details"]["calibration"]) == ("calibrate-cycle", "SUSPENDED", True)
+    assert (line["job"], line["state"], line["tier"]) == ("cycle", "SUCCEEDED", "A")
     assert line["hours"] > 0
     assert line["actual"]["training_s"] > 0
+    measured = Ledger.of(home_dir()).latest("calibrate-cycle")
+    assert measured is not None
+    assert measured.ratio is None  # what it took says nothing of the estimate of whole jobs
     entry = Ledger.of(home_dir()).latest("cycle")
     assert entry is not None
     assert entry.ratio is not None

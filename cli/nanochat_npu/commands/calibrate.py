@@ -15,13 +15,22 @@ import typer
 
 from nanochat.contract import Stage
 from nanochat_npu import calibration, console, tables
+from nanochat_npu.accounts import note_submission
 from nanochat_npu.backends import Backend, JobState, JobView, Submission
 from nanochat_npu.commands.submit import backend_of, spec_text
 from nanochat_npu.errors import JobFailed, UsageError
 from nanochat_npu.estimate import Calibration
 from nanochat_npu.estimate.actual import StepTimes, step_times
 from nanochat_npu.estimate.stages import validation_tokens
-from nanochat_npu.estimating import estimate_here, host_with, inputs_of, job_versions, others_load, this_host
+from nanochat_npu.estimating import (
+    check_budget,
+    estimate_here,
+    host_with,
+    inputs_of,
+    job_versions,
+    others_load,
+    this_host,
+)
 from nanochat_npu.follow import Options, follow, make_display, raise_for_end
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
@@ -30,6 +39,7 @@ from nanochat_npu.locate import job_backend
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
 from nanochat_npu.plan import Plan, make_plan
 from nanochat_npu.planviews import words
+from nanochat_npu.planviews.sections import short_lines
 from nanochat_npu.tables import Section
 
 __all__ = ["Seen", "command", "record_of", "short_run"]
@@ -120,11 +130,17 @@ def _measure(spec: str, overrides: list[str], plan: Plan, steps: int, *, yes: bo
     loaded = load_spec(spec, overrides)
     small = make_plan(loaded.spec, datetime.date.today())
     backend = backend_of(small)
+    estimated, _problems = estimate_here(small)
+    check_budget(estimated)
+    for line in short_lines(estimated):
+        console.say(line)
     question = _("Run {steps} steps of {name} on {backend}?").format(steps=steps, name=plan.name, backend=backend.name)
     if console.is_interactive() and not console.confirm(question, yes=yes):
         raise typer.Abort
     load_before = host_with(small).load
     submitted = backend.submit(Submission(small, spec_text(loaded.spec), rerun=True, origin=("calibrate", spec)))
+    # It is paid for like any other job.
+    note_submission(small, estimated, kind="calibration")
     followed = follow(backend, submitted.job.name, make_display(), Options(owned=backend.interrupt == "cancel"))
     if followed.snapshot.job.state not in (JobState.SUCCEEDED, JobState.SUSPENDED):
         raise_for_end(followed.snapshot)

@@ -139,7 +139,7 @@ def _note(plan: Plan, estimated: Estimate, submitted: Submitted) -> None:
     """A line in the ledger for what was really started."""
     if submitted.outcome is Outcome.ATTACHED:
         return
-    trouble = note_submission(plan, estimated, continued=submitted.outcome is Outcome.CONTINUED)
+    trouble = note_submission(plan, estimated, kind="continued" if submitted.outcome is Outcome.CONTINUED else "whole")
     if trouble is not None:
         console.say(_("the ledger has no line for this job: {reason}").format(reason=trouble))
 

@@ -195,6 +195,12 @@ def test_a_job_that_went_on_from_a_checkpoint_narrows_no_interval_and_is_not_pro
     assert project(replace(continued, state="OPEN"), elapsed_s=3600, done=0.5) is None
 
 
+def test_a_calibration_is_paid_for_and_says_nothing_of_whole_jobs() -> None:
+    measured = replace(DONE, details={"calibration": True})
+    assert measured.ratio is None
+    assert "312 CNY" in by_job([measured]).table[0]
+
+
 def test_a_job_whose_folder_is_gone_is_not_looked_for_again(ledger: Ledger) -> None:
     ledger.put(ENTRY)
     settle_local(ledger.path.parent)
