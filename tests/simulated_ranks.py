@@ -6,13 +6,13 @@ Not from the process of the tests: once a test there has used autograd on a simu
 import io
 import multiprocessing
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 import torch
+from loopback import free_port
 
 from nanochat.device import pick
 from nanochat.distributed import Communicator, join
@@ -20,13 +20,6 @@ from nanochat.distributed import Communicator, join
 _CONTEXT = multiprocessing.get_context("forkserver")
 # One server serves all tests of a process; whoever starts it first decides what it has imported, which is only a matter of speed.
 _CONTEXT.set_forkserver_preload(["nanochat.rank", "nanochat.launch.command"])
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run_ranks(world: int, work: Callable[[Communicator], Any], timeout_s: float = 120.0) -> list[Any]:

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from loopback import free_port
 from programs import Programs
 
 HERE = Path(__file__).parent
@@ -43,12 +43,6 @@ tiers:
 
 class PlaneError(Exception):
     """The control plane did not come up, or answered what it should not; the text names the log."""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -154,7 +148,7 @@ class Plane:
         """Start everything, with so many nodes."""
         started = time.monotonic()
         self._certificates()
-        self.ports = {name: _free_port() for name in ("etcd", "peer", "api", "kcm", "scheduler", "controller", "hook", "hook-health", "kubelet", "served")}
+        self.ports = {name: free_port() for name in ("etcd", "peer", "api", "kcm", "scheduler", "controller", "hook", "hook-health", "kubelet", "served")}
         self._kubeconfigs()
         self._start_etcd()
         self.start_apiserver()

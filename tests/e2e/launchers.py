@@ -8,12 +8,13 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+
+from loopback import free_port
 
 from nanochat.contract import RunConfig, RunFile, World, layout
 from nanochat.contract.events import parse_lines
@@ -24,13 +25,6 @@ _CONTEXT.set_forkserver_preload(
     ["nanochat.rank", "nanochat.launch.command", "nanochat.stages.tokenizer", "nanochat.stages.pretrain", "nanochat.stages.sft",
      "nanochat.stages.evaluate", "nanochat.stages.rl"]
 )
-
-
-def free_port() -> int:
-    """A port of loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _launch(environment: dict[str, str], log: str) -> None:

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulated_ranks import free_port, run_ranks
+from loopback import free_port
+from simulated_ranks import run_ranks
 from torch import Tensor
 
 from nanochat.contract import RunConfig, RunFile, World

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from simulated_ranks import free_port, run_ranks
+from loopback import free_port
+from simulated_ranks import run_ranks
 
 from nanochat.device import pick
 from nanochat.distributed import Communicator, _ranges, join
