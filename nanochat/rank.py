@@ -33,7 +33,7 @@ from nanochat.heartbeat import Heartbeat
 from nanochat.launch.control import publish
 from nanochat.launch.settings import read_run_file
 from nanochat.peers import VERDICT_KEY, Peers
-from nanochat.smoke import LIMIT_S, all_reduce_smoke
+from nanochat.smoke import all_reduce_smoke
 from nanochat.stages import run_stages
 from nanochat.stopping import StopSignal
 from nanochat.tracking import Tracker, choose_backend
@@ -144,9 +144,7 @@ class Rank:
         """A first all-reduce with a limit of its own; on CPU only where it is asked for, since it takes a second there."""
         if device.backend == "gloo" and os.environ.get("NANOCHAT_SMOKE") != "1":
             return
-        limit = self.run_file.silence_timeout_s
-        heart.waiting("", 0, patience=LIMIT_S / limit if limit else 1.0)
-        found = all_reduce_smoke(comm, device, self.place.local_size)
+        found = all_reduce_smoke(comm, device, self.place.local_size, heart=heart)
         if self.place.rank == 0:
             entry = {"check": "all-reduce", "ok": True, "gb_per_s": round(found.bus_gb_per_s, 3), "node_gb_per_s": round(found.per_node_gb_per_s, 3)}
             self.events.emit("checks", node=0, took_s=round(found.took_s, 3), checks=[entry])

@@ -3,9 +3,10 @@
 import os
 import resource
 import signal
+import time
 from typing import Any
 
-__all__ = ["disk_full", "evaluation_fails_on_rank_1", "fresh_interpreters", "killed_in_mid_step", "killed_while_saving"]
+__all__ = ["disk_full", "evaluation_fails_on_rank_1", "fresh_interpreters", "killed_in_mid_step", "killed_while_saving", "stuck_before_the_smoke_test"]
 
 
 def evaluation_fails_on_rank_1() -> None:
@@ -73,3 +74,19 @@ def fresh_interpreters() -> None:
     from nanochat.launch import command
 
     command._may_fork = lambda run: False
+
+
+def stuck_before_the_smoke_test() -> None:
+    """The device of rank 2 never answers when the first all-reduce is prepared; the limit of a minute is two seconds."""
+    from nanochat import smoke
+    from nanochat.device import Device
+
+    original = Device.synchronise
+    smoke.LIMIT_S = 2.0
+
+    def synchronise(self: Device) -> None:
+        if os.environ["RANK"] == "2":
+            time.sleep(600)
+        original(self)
+
+    Device.synchronise = synchronise  # type: ignore[method-assign]

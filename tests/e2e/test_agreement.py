@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launchers import SECONDS
+from launchers import SECONDS, Nodes
 from loopback import free_port
 
 from nanochat.agreement import agree, software
@@ -80,6 +80,17 @@ def test_a_node_whose_clock_is_off_is_named(job: Path, tmp_path: Path) -> None:
     assert [process.returncode for process in both] == [ExitCode.BAD_CONFIG] * 2, said
     message = Verdict.from_json(layout.verdict_file(job, 0).read_text()).message
     assert re.search(r"clocks are (299|30\d) s apart: ranks 2, 3 \(node 1\)", message), message
+
+
+def test_a_rank_that_never_comes_to_the_smoke_test_is_named(tmp_path: Path) -> None:
+    env = {"STAND_IN": "done", "FAULT": "stuck_before_the_smoke_test", "NANOCHAT_SMOKE": "1"}
+    nodes = Nodes(tmp_path / "job", RunConfig(stages=["pretrain"]), 2, 2, env, silence_timeout_s=600)
+    try:
+        assert nodes.wait() == [ExitCode.DEVICE_LOST] * 2, nodes.output()
+    finally:
+        nodes.end()
+    assert nodes.verdict()["rank"] == 2
+    assert "rank 2 silent" in nodes.verdict()["message"]
 
 
 class Told(Peers):
