@@ -85,9 +85,13 @@ def spec_sha256(spec: JobSpec) -> str:
 
 
 def window_pattern(spec: JobSpec) -> str:
-    """What ``window_pattern: auto`` means: SSSL on NPUs, whose fused attention gains from a band; full windows on CPU."""
+    """What ``window_pattern: auto`` means: SSSL on NPUs, whose fused attention gains from a band; full windows on CPU.
+
+    Full windows also with ``run.attention: sdpa``, which does a window by a T x T mask: it computes as much as without, and takes
+    the memory of the mask on top.
+    """
     on_npu = spec.resources.npu is not None and spec.resources.npus_per_node > 0
-    return "SSSL" if on_npu else "L"
+    return "SSSL" if on_npu and spec.run.attention != "sdpa" else "L"
 
 
 def model_shapes(spec: JobSpec) -> tuple[ModelShape, ModelShape]:

@@ -72,6 +72,19 @@ def test_two_nodes_with_two_ranks_train_like_one_process(start, reference):
     assert close(nodes.losses(), reference)
 
 
+def test_each_step_says_where_its_time_went(start):
+    """Tokens per second are those of the whole step (upstream once counted one micro batch); waits are parts of its time."""
+    nodes = start("job", config(steps=4), 1, 2)
+    assert nodes.wait() == [0], nodes.output()
+    steps = [event for event in nodes.events() if event["event"] == "step"]
+    assert [event["tokens"] for event in steps] == [128, 256, 384, 512]
+    for event in steps:
+        assert event["tokens_per_s"] == pytest.approx(128 / event["dt_s"], rel=0.01), "two micro batches on each of two ranks"
+        assert 0 < event["comm_s"] < event["dt_s"] and 0 <= event["data_wait_s"] < event["dt_s"]
+        assert event["memory_bytes"] > 2**20 and event["mfu_frac"] is None, "the peak of a CPU is unknown: not 0 %, not infinity"
+        assert event["step"] + round(event["eta_s"] > 0) <= event["steps"]
+
+
 @pytest.mark.parametrize("per_node", [1, 2])
 def test_a_rank_killed_in_mid_step_is_resumed_to_the_same_losses(start, per_node):
     undisturbed = start("undisturbed", config(), 1, per_node)

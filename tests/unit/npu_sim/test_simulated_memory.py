@@ -15,9 +15,10 @@ from torch import Tensor
 from nanochat import attention
 from nanochat.contract import ModelConfig, ModelShape
 from nanochat.device import Device, Kind
-from nanochat.distributed import Communicator
+from nanochat.distributed import Communicator, Pending
 from nanochat.model import GPT, build
 from nanochat.optim import LearningRates, build_optimizer
+from nanochat.schedule import PretrainSchedule
 
 COUNTED_ACTIVATION_BYTES = 33.0
 """Per token, layer and channel in bf16: what `nanochat_npu.estimate.memory` plans with."""
@@ -98,6 +99,49 @@ def peak(shape: ModelShape, rows: int) -> int:
         ids = torch.zeros(rows, shape.sequence_len, dtype=torch.long, device=NPU)
         model(ids, ids).backward()
         return seen.peak_bytes
+
+
+class OtherRanks(Communicator):
+    """Collectives that take the memory that real ones take; what they bring is nothing."""
+
+    def all_reduce(self, tensor: Tensor) -> Pending:
+        return Pending(tensor)
+
+    def reduce_scatter(self, tensor: Tensor) -> Pending:
+        return Pending(tensor.new_empty((tensor.size(0) // self.size, *tensor.shape[1:])))
+
+    def all_gather(self, part: Tensor, into: Tensor) -> Pending:
+        return Pending(into)
+
+
+OPTIMIZER_COPIES = 1.25
+"""Of the stack of matrices that a rank owns, at the height of the update: parameters, and what orthogonalising takes."""
+
+
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("depth", [4, 8])
+def test_the_peak_of_a_whole_step_is_the_closed_form(depth: int, rows: int, world: int) -> None:
+    """Weights, gradients and this rank's state all the time; on top the larger of two: what the backward pass needs (activations,
+    a chunk of logits with its gradient and a copy, bf16 copies of the matrices), or what the update needs (all gradients of the
+    matrices once more, as stacks to sum over the ranks, and copies of the part that this rank owns).
+    """
+    shape = shape_of(depth, 512)
+    tokens = rows * shape.sequence_len
+    with fake_npu() as seen:
+        model = build(shape, torch.bfloat16, NPU)
+        optimizer = build_optimizer(model, LearningRates(), OtherRanks(0, world))
+        ids = torch.zeros(rows, shape.sequence_len, dtype=torch.long, device=NPU)
+        model(ids, ids).backward()
+        optimizer.step(PretrainSchedule(10, weight_decay=0.1).at(0))
+        state, counted = optimizer.state_bytes(), seen.peak_bytes
+    matrices = 4 * shape.parameters.matrices
+    backward = (
+        COUNTED_ACTIVATION_BYTES * tokens * depth * shape.width + 3 * 4 * min(tokens * shape.padded_vocab, 2**26) + 2 * shape.parameters.scaling
+    )
+    update = matrices * (1 + OPTIMIZER_COPIES / world)
+    planned = 2 * weight_bytes(shape) + state + max(backward, update)
+    assert 0.75 * planned < counted < 1.05 * planned, f"{counted / 1e6:.0f} MB counted, {planned / 1e6:.0f} MB planned"
 
 
 @pytest.mark.parametrize("depth", [4, 8])

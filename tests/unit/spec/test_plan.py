@@ -76,6 +76,8 @@ def test_the_device_follows_backend_and_npus(overrides: tuple[str, ...], device:
 def test_windows_are_used_where_the_npu_gains_from_them() -> None:
     assert _plan("d20").run.model.window_pattern == "SSSL"
     assert _plan("tiny").run.model.window_pattern == "L"
+    assert _plan("d20", "run.attention=sdpa").run.model.window_pattern == "L", "torch's own kernel masks a window and saves nothing"
+    assert _plan("d20", "run.attention=fused").run.model.window_pattern == "SSSL"
     assert _plan("d20", "run.model.window_pattern=LS").run.model.window_pattern == "LS"
 
 
