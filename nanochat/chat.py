@@ -1,20 +1,20 @@
 """``python -m nanochat chat``: talk to a trained model in the terminal, or ask one thing and leave."""
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Sequence
 
 from nanochat.contract import ExitCode
 from nanochat.device import Kind, pick
 from nanochat.dialogue import Dialogue
-from nanochat.engine import PromptTooLong, Sampling
+from nanochat.engine import Sampling
 from nanochat.errors import TrainerError
+from nanochat.terminal import Terminal
 from nanochat.trained import add_arguments, open_trained
 
 __all__ = ["main"]
 
-HELP = "/clear forgets what was said, /quit leaves (Ctrl-D too), Ctrl-C stops an answer"
+HELP = "/help tells what can be typed, Ctrl-C stops an answer, Ctrl-D leaves"
 SIGINT_CODE = 130
 
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] = ()) -> int:
         trained = open_trained(arguments.job_dir, pick(arguments.device), stage=arguments.stage, step=arguments.step)
         dialogue = Dialogue(trained, sampling)
         if arguments.prompt is not None:
-            _say(dialogue, sys.stdin.read() if arguments.prompt == "-" else arguments.prompt)
+            Terminal(dialogue).say(sys.stdin.read() if arguments.prompt == "-" else arguments.prompt)
             return int(ExitCode.DONE)
         return _talk(dialogue)
     except TrainerError as error:
@@ -49,45 +49,10 @@ def main(argv: Sequence[str] = ()) -> int:
         return SIGINT_CODE
 
 
-def _say(dialogue: Dialogue, text: str) -> None:
-    for piece in dialogue.answer(text):
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
-
-
 def _talk(dialogue: Dialogue) -> int:
-    if sys.stdin.isatty():
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  (editing and history for input())
     manifest = dialogue.trained.manifest
     print(f"{manifest.stage}, step {manifest.step}, context {dialogue.engine.context} tokens. {HELP}", file=sys.stderr)
     if not dialogue.trained.chats:
         print("This model was only pretrained: it continues your text and does not answer.", file=sys.stderr)
-    while True:
-        try:
-            text = input("> " if sys.stdin.isatty() else "").strip()
-        except EOFError:
-            return int(ExitCode.DONE)
-        if text in ("/quit", "/exit"):
-            return int(ExitCode.DONE)
-        if text == "/clear":
-            dialogue.clear()
-        elif text == "/help":
-            print(HELP, file=sys.stderr)
-        elif text:
-            _turn(dialogue, text)
-
-
-def _turn(dialogue: Dialogue, text: str) -> None:
-    """One answer; Ctrl-C stops it and keeps the dialogue."""
-    before = dialogue.forgotten
-    try:
-        _say(dialogue, text)
-    except KeyboardInterrupt:
-        print("\n(stopped)", file=sys.stderr)
-    except PromptTooLong as error:
-        print(str(error), file=sys.stderr)
-    if dialogue.forgotten > before:
-        print(f"({dialogue.forgotten - before} older turns no longer fit and were forgotten)", file=sys.stderr)
+    Terminal(dialogue).run()
+    return int(ExitCode.DONE)

@@ -23,8 +23,10 @@ class Dialogue:
 
     def __init__(self, trained: TrainedModel, sampling: Sampling) -> None:
         self.trained, self.sampling = trained, sampling
-        self.engine = Engine(trained.model, trained.tokenizer)
+        self.engine = Engine(trained.model, trained.tokenizer, fixed=True)
         self.messages: list[dict[str, Any]] = []
+        self.system = ""
+        """Instruction before the first turn; "" for none. It is kept by `clear`."""
         self.forgotten = 0
         """Turns that were dropped to make room."""
         self._turn = 0
@@ -32,6 +34,10 @@ class Dialogue:
     def clear(self) -> None:
         """Forgets all turns."""
         self.messages, self.forgotten = [], 0
+
+    def conversation(self) -> list[dict[str, Any]]:
+        """The turns that are remembered, after the instruction if there is one."""
+        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.messages]
 
     def answer(self, text: str) -> Iterator[str]:
         """The answer, piece by piece; it is remembered as far as it was taken.
@@ -57,7 +63,7 @@ class Dialogue:
             self.engine.check(prompt)
             return prompt
         while True:
-            prompt = tokenizer.render_for_completion({"messages": [*self.messages, {"role": "user", "content": text}]})
+            prompt = tokenizer.render_for_completion({"messages": [*self.conversation(), {"role": "user", "content": text}]})
             room = self.engine.context - len(prompt)
             if not self.messages and room < 1:
                 raise PromptTooLong(f"the message has {len(prompt)} tokens, the model's context {self.engine.context}", hint="shorten it")
