@@ -3,12 +3,13 @@
 import datetime
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from nanochat_npu.errors import Problem, SpecFieldError, UsageError
+from nanochat_npu.errors import Problem, SpecError, SpecFieldError, UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.load import load_spec
 from nanochat_npu.spec import PriceConfig
@@ -43,10 +44,15 @@ def priced(source: str, overrides: Sequence[str], price: str | None, table: str 
         return []
     today = datetime.date.today()
     # A budget is not held here: it may need the very price that is given now.
-    spec = load_spec(source, [*overrides, "budget.max_total=null"]).spec
-    npu = spec.resources.npu
-    found = price_from_flag(price, today) if price is not None else price_from_table(table or "", npu.value if npu else None, today)
-    _same_currency(spec.price, found, "--price" if price is not None else "--prices")
+    before = [*overrides, "budget.max_total=null"]
+    if price is None:
+        spec = load_spec(source, before).spec
+        found = price_from_table(table or "", spec.resources.npu.value if spec.resources.npu else None, today)
+        _same_currency(spec.price, found, "--prices")
+        return price_overrides(found)
+    found = price_from_flag(price, today)
+    with suppress(SpecError):  # it may be the price that is missing; what else is wrong is said when the spec is read with it
+        _same_currency(load_spec(source, before).spec.price, found, "--price")
     return price_overrides(found)
 
 

@@ -73,7 +73,7 @@ def to_markdown(sections: Iterable[Section]) -> str:
             continue
         lines = [f"### {section.title}", ""] if section.title else []
         if section.rows:
-            lines += _markdown_table(("", ""), section.rows)
+            lines += _markdown_table(("", ""), _joined(section.rows))
         if section.table:
             lines += ([""] if section.rows else []) + _markdown_table(section.header, section.table)
         blocks.append("\n".join(lines))
@@ -107,6 +107,19 @@ def _table_lines(header: Sequence[str], table: Sequence[Sequence[str]]) -> list[
     widths = [max(cells(line[i]) for line in lines) for i in columns]
     right = [all(_is_number(line[i]) for line in lines[1:]) for i in columns]
     return ["  ".join(pad(line[i], widths[i], right=right[i]) for i in columns).rstrip() for line in lines]
+
+
+def _joined(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Rows without a label joined to the one before: they are its value, broken to fit a terminal."""
+    found: list[tuple[str, str]] = []
+    for label, value in rows:
+        if label or not found:
+            found.append((label, value))
+        else:
+            before = found[-1][1]
+            close = unicodedata.east_asian_width(before[-1:] or " ") in "WF" and unicodedata.east_asian_width(value[:1] or " ") in "WF"
+            found[-1] = (found[-1][0], before + ("" if close else " ") + value)
+    return found
 
 
 def _markdown_table(header: Sequence[str], table: Sequence[Sequence[str]]) -> list[str]:

@@ -12,7 +12,7 @@ from nanochat_npu.planviews import words
 from nanochat_npu.planviews.value import suggested_accum, suggested_set
 from nanochat_npu.tables import Section, cells
 
-__all__ = ["all_sections", "cost_section", "lever_section", "memory_section", "short_lines", "time_section", "warning_section"]
+__all__ = ["all_sections", "cost_section", "lever_section", "memory_section", "short_lines", "time_section", "warning_section", "wrapped"]
 
 _WIDTH = 58
 _PIECES = re.compile(r"[⺀-鿿＀-￯]\s*|[^\s⺀-鿿＀-￯]+\s*")
@@ -20,12 +20,12 @@ _SMALL_FRAC = 0.005
 """Terms below half a percent of the whole are summed in one line."""
 
 
-def _wrapped(label: str, text: str) -> list[tuple[str, str]]:
+def wrapped(label: str, text: str, width: int = _WIDTH) -> list[tuple[str, str]]:
     """A long value as several rows, the label beside the first."""
     lines = [""]
     # Words, or single characters of a script that has no spaces.
     for piece in _PIECES.findall(text):
-        if cells(lines[-1]) + cells(piece.rstrip()) > _WIDTH and lines[-1]:
+        if cells(lines[-1]) + cells(piece.rstrip()) > width and lines[-1]:
             lines.append("")
         lines[-1] += piece
     return [(label if number == 0 else "", line.strip()) for number, line in enumerate(lines)]
@@ -50,20 +50,20 @@ def memory_section(result: Estimate) -> Section:
         text = _("{peak:.1f} GB per {where}; nobody said how much there is (resources.memory)").format(peak=peak, where=where)
     rows = [(_("verdict"), text + (_(", measured") if memory.measured else ""))]
     parts = ", ".join(f"{words.memory_part(key)} {size / 1e9:.1f}" for key, size in memory.parts.items() if size >= 5e7)
-    rows += _wrapped(_("of it"), parts)
+    rows += wrapped(_("of it"), parts)
     if memory.headroom:
         kept = ", ".join(f"{words.memory_part(key)} {size / 1e9:.1f}" for key, size in memory.headroom.items() if size)
-        rows += _wrapped(_("kept free"), _("{gb:.1f} GB: {parts}").format(gb=sum(memory.headroom.values()) / 1e9, parts=kept))
+        rows += wrapped(_("kept free"), _("{gb:.1f} GB: {parts}").format(gb=sum(memory.headroom.values()) / 1e9, parts=kept))
     if memory.counted_bytes is not None:
         text = _("the verdict rests on peaks of upstream's code on NPUs; counting what this trainer keeps gives {gb:.0f} GB, unproven there")
-        rows += _wrapped(_("basis"), text.format(gb=memory.counted_bytes / 1e9))
+        rows += wrapped(_("basis"), text.format(gb=memory.counted_bytes / 1e9))
     if memory.suggested_batch:
         rows.append((_("way out"), f"--set {suggested_set(result)}"))
         rows.append(("", _("accumulation {accum}, same batch of {tokens:,} tokens").format(accum=suggested_accum(result), tokens=result.inputs.horizon.tokens_per_step)))
     elif memory.verdict == "oom":
         rows.append((_("way out"), _("not one sequence fits: a smaller depth, or more NPUs")))
     elif memory.verdict == "tight":
-        rows += _wrapped("", _("HCCL buffers and the allocator's reserve need about 15 %: it may fail"))
+        rows += wrapped("", _("HCCL buffers and the allocator's reserve need about 15 %: it may fail"))
     return Section("memory", _("Memory"), rows=tuple(rows))
 
 
@@ -91,7 +91,7 @@ def time_section(result: Estimate, now: datetime | None = None) -> Section:
     if result.tier == "D":
         rows.append((_("lines below"), _("as if the stack were eager")))
     rows.append((_("speed"), _speed_row(result)))
-    rows += _wrapped(_("basis"), words.basis(result))
+    rows += wrapped(_("basis"), words.basis(result))
     total = result.middle_h * 3600 if result.tier != "D" else result.likely_s
     shown = [(words.term_text(t.key) + (" *" if is_assumed(t.key) else ""), t.seconds) for t in result.terms]
     if result.allowance_s is not None:
@@ -117,7 +117,7 @@ def cost_section(result: Estimate) -> Section | None:
         npu_hours = cost.lines[0].quantity
         amount = _("{n:,.0f} NPU-hours; ").format(n=npu_hours) if npu_hours is not None else ""
         text = amount + _("price not set: no total. Give one with price: in the spec or site file, or --price 3.0CNY")
-        return Section("cost", _("Cost"), rows=tuple(_wrapped(_("NPUs"), text)))
+        return Section("cost", _("Cost"), rows=tuple(wrapped(_("NPUs"), text)))
     rows = []
     for line in cost.lines:
         if line.quantity is None or line.unit_price is None:
@@ -126,7 +126,7 @@ def cost_section(result: Estimate) -> Section | None:
             text = f"{line.quantity:,.1f} {line.unit} x {line.unit_price:g} {cost.currency}/{line.unit} = {words.money(line.amount or 0, cost.currency)}"
         rows.append((words.cost_line(line.key), text))
     price = cost.price
-    rows += _wrapped(_("price from"), f"{price.source}, {price.dated}" + (_(", {low:g} to {high:g}").format(low=price.bounds[0], high=price.bounds[1]) if price.low is not None or price.high is not None else ""))
+    rows += wrapped(_("price from"), f"{price.source}, {price.dated}" + (_(", {low:g} to {high:g}").format(low=price.bounds[0], high=price.bounds[1]) if price.low is not None or price.high is not None else ""))
     rows.append((_("P10 / P50 / P90"), _three(cost.total, lambda value: words.money(value, cost.currency))))
     return Section("cost", _("Cost"), rows=tuple(rows))
 
@@ -146,7 +146,7 @@ def lever_section(result: Estimate) -> Section | None:
 
 def warning_section(result: Estimate, today: date) -> Section | None:
     """What will cost money or fail later."""
-    found = [row for warning in warn(result, today) for row in _wrapped("!", words.warn_text(warning))]
+    found = [row for warning in warn(result, today) for row in wrapped("!", words.warn_text(warning))]
     return Section("estimate_warnings", _("Mind"), rows=tuple(found)) if found else None
 
 

@@ -7,8 +7,9 @@ from nanochat_npu.estimate import Estimate
 from nanochat_npu.estimate.explain import Explanation
 from nanochat_npu.i18n import _
 from nanochat_npu.planviews import words
+from nanochat_npu.planviews.sections import wrapped
 from nanochat_npu.planviews.value import memory_json, quantiles_json
-from nanochat_npu.tables import Section
+from nanochat_npu.tables import Section, cells
 
 __all__ = ["comparison", "explanation", "sweep"]
 
@@ -24,6 +25,11 @@ def _cells(result: Estimate) -> tuple[str, ...]:
     )
 
 
+def _tier(result: Estimate) -> str:
+    """The tier, and that it rests on no measurement of one's own where that is so."""
+    return result.tier if result.match.calibration is not None else _("{tier} uncalibrated").format(tier=result.tier)
+
+
 def _json(result: Estimate) -> dict[str, Any]:
     total = result.cost.total
     return {
@@ -34,9 +40,9 @@ def _json(result: Estimate) -> dict[str, Any]:
 
 def sweep(key: str, points: Sequence[tuple[str, Estimate]]) -> Section:
     """One line for each value of a field."""
-    header = (key.rpartition(".")[2], _("memory"), _("time"), _("P10–P90"), _("tokens/s"), _("cost"))
+    header = (key.rpartition(".")[2], _("memory"), _("time"), _("P10–P90"), _("tokens/s"), _("cost"), _("tier"))
     return Section(
-        "sweep", _("Sweep over {key}").format(key=key), header=header, table=tuple((value, *_cells(result)) for value, result in points),
+        "sweep", _("Sweep over {key}").format(key=key), header=header, table=tuple((value, *_cells(result), _tier(result)) for value, result in points),
         value=[{"key": key, "value": value, **_json(result)} for value, result in points],
     )
 
@@ -47,6 +53,7 @@ def comparison(first: tuple[str, Estimate], second: tuple[str, Estimate]) -> Sec
     rows: list[tuple[str, str, str, str]] = [
         _pair(_("memory, GB"), one.memory.peak_bytes / 1e9, two.memory.peak_bytes / 1e9, 1),
         (_("verdict"), one.memory.verdict, two.memory.verdict, "" if one.memory.verdict == two.memory.verdict else "~"),
+        (_("tier"), _tier(one), _tier(two), "" if one.tier == two.tier else "~"),
         _pair(_("tokens, M"), one.inputs.horizon.tokens / 1e6, two.inputs.horizon.tokens / 1e6, 0),
         _pair(_("NPUs"), one.inputs.world_size, two.inputs.world_size, 0),
         _pair(_("tokens/s"), one.rates.tokens_per_s, two.rates.tokens_per_s, 0),
@@ -73,8 +80,10 @@ def _pair(label: str, one: float | None, two: float | None, digits: int, *, diff
 
 def explanation(found: Explanation) -> Section:
     """Formula, inputs and sources of one figure."""
-    rows = [(_("formula"), found.formula)]
+    width = 76 - max(map(cells, (_("formula"), _("source"), *found.values)))
+    rows = wrapped(_("formula"), found.formula, width)
     rows += [(name, value if isinstance(value, str) else f"{value:,.6g}") for name, value in found.values.items()]
-    rows += [(_("source") if number == 0 else "", str(source)) for number, source in enumerate(found.sources)]
+    for source in found.sources:
+        rows += wrapped(_("source"), str(source), width)
     value = {"key": found.key, "formula": found.formula, "values": found.values, "sources": [str(source) for source in found.sources]}
     return Section("explanation", words.term_text(found.key) if "." in found.key or found.key == "allowance" else found.key, rows=tuple(rows), value=value)

@@ -466,3 +466,28 @@ def test_a_price_by_flag_does_not_change_the_currency_of_other_prices(run: Run) 
 
 def test_a_budget_is_held_with_the_price_of_a_table(run: Run, tmp_path: Path) -> None:
     assert run("plan", "d20", "--set", "budget.max_total=10", "--prices", table(tmp_path, GOOD))[0] == 8
+
+
+def test_a_price_by_flag_completes_a_price_that_is_there_in_part(run: Run) -> None:
+    lines = values(run, "d26", "--price", "0.5CNY", "--set", "price.per_kwh=0.7")["cost"]["lines"]
+    assert [line["key"] for line in lines] == ["npus", "electricity"]
+
+
+@pytest.mark.parametrize("args", [["--sweep", "run.model.depth=12,20"], ["--compare", "d32-2x8"]])
+def test_tables_of_several_plans_say_uncalibrated_too_and_fit_the_screen(run: Run, args: list[str]) -> None:
+    _code, out, _err = run("plan", "d26", *PRICE, *args)
+    assert out.count("C uncalibrated") == 2
+    assert max(map(cells, out.splitlines())) <= 80
+
+
+def test_explanations_fit_the_screen(run: Run) -> None:
+    _code, names, _err = run("plan", "d32-2x8", "--explain-estimate", "list")
+    for name in names.split():
+        _code, out, _err = run("plan", "d32-2x8", "--explain-estimate", name)
+        assert max(map(cells, out.splitlines())) <= 80, out
+
+
+def test_markdown_breaks_no_sentence_into_rows(run: Run) -> None:
+    _code, out, _err = run("plan", "d26", "-o", "markdown")
+    assert "| basis | uncalibrated: two eager nanochat runs on 910C dies, scaled to the peak of 910B3; no nanochat run on a 910B is published |" in out
+    assert not [line for line in out.splitlines() if line.startswith("|  | ") and line != "|  |  |"]
