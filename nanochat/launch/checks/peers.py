@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable
 
@@ -12,7 +13,9 @@ from nanochat.launch.settings import LaunchSettings
 __all__ = ["check_clock", "check_names"]
 
 CLOCK_MAX_S = 60.0
-POLL_S = 0.5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
+"""Pauses between looks double: resolvers remember for some seconds that a name was unknown, and hundreds of pods ask one server."""
+TELL_EVERY_S = 60.0
 
 
 def check_names(settings: LaunchSettings, run: RunFile, resolve: Callable[[str], object] | None = None) -> None:
@@ -24,13 +27,19 @@ def check_names(settings: LaunchSettings, run: RunFile, resolve: Callable[[str],
     hosts = [host for host in os.environ.get("VC_WORKER_HOSTS", "").split(",") if host]
     if settings.nodes == 1 or not hosts:
         return
-    deadline = time.monotonic() + run.start_timeout_s
-    unknown = hosts
+    begun = told = time.monotonic()
+    deadline, unknown, pause = begun + run.start_timeout_s, hosts, FIRST_PAUSE_S
     while unknown := _unresolved(unknown, resolve or socket.gethostbyname):
-        if time.monotonic() >= deadline:
-            shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
-            raise NotReady(f"{len(unknown)} of {len(hosts)} workers have no address: {shown}", where="VC_WORKER_HOSTS", hint="are their pods scheduled? nanochat-npu explain JOB")
-        time.sleep(POLL_S)
+        now = time.monotonic()
+        missing = f"{len(unknown)} of {len(hosts)} workers have no address"
+        shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
+        if now >= deadline:
+            raise NotReady(f"{missing}: {shown}", where="VC_WORKER_HOSTS", hint="are their pods scheduled? nanochat-npu explain JOB")
+        if now - told >= TELL_EVERY_S:
+            told = now
+            print(f"launch: waiting for {now - begun:.0f} s of at most {run.start_timeout_s:.0f} s, {missing}: {shown}", file=sys.stderr, flush=True)
+        time.sleep(min(pause, deadline - now))
+        pause = min(LONGEST_PAUSE_S, 2 * pause)
 
 
 def _unresolved(hosts: Iterable[str], resolve: Callable[[str], object]) -> list[str]:

@@ -234,6 +234,30 @@ def test_workers_without_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         peers.check_names(settings_of(tmp_path, nodes=3), run_of(), resolve)
 
 
+def test_names_that_resolve_late_are_waited_for_with_growing_pauses_and_named_each_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VC_WORKER_HOSTS", "a-0.a,a-1.a,a-2.a")
+    pauses: list[float] = []
+    monkeypatch.setattr(peers.time, "monotonic", lambda: sum(pauses))
+    monkeypatch.setattr(peers.time, "sleep", pauses.append)
+    asked: dict[str, int] = {}
+
+    def resolve(host: str) -> str:
+        asked[host] = asked.get(host, 0) + 1
+        if host == "a-1.a" and asked[host] <= 14:  # as after a negative answer that the resolver remembers
+            raise socket.gaierror
+        return "10.0.0.1"
+
+    peers.check_names(settings_of(tmp_path, nodes=3), run_of(), resolve)
+    assert pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
+    assert max(pauses) == 10.0
+    assert asked == {"a-0.a": 1, "a-1.a": 15, "a-2.a": 1}  # what is known is not asked for again
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("launch: waiting")]
+    assert told[0].endswith("1 of 3 workers have no address: a-1.a")
+    assert len(told) == 1
+
+
 def test_clock_that_is_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     monkeypatch.setattr(peers.time, "time", lambda: now + 300)
