@@ -46,6 +46,9 @@ class Counters:
     busy_s: float = 0.0
     first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     """Time from request to first token, of the last thousand."""
+    first_tokens: int = 0
+    first_token_total_s: float = 0.0
+    """Count and sum of these times since the start; they only grow, as a scraper takes their rates."""
 
 
 class Request:
@@ -237,7 +240,10 @@ class Batcher:
 
     def _deliver(self, request: Request, step: Step) -> None:
         if request.generated == 0:
-            self.counters.first_token_s.append(time.monotonic() - request.created_s)
+            waited = time.monotonic() - request.created_s
+            self.counters.first_token_s.append(waited)
+            self.counters.first_tokens += 1
+            self.counters.first_token_total_s += waited
         if step.token is not None:
             request.generated += 1
             self.counters.generated_tokens += 1

@@ -1,6 +1,5 @@
 """``/metrics`` in Prometheus' text form."""
 
-import math
 from collections.abc import Iterator
 
 from nanochat.serve.batcher import Batcher
@@ -31,8 +30,8 @@ def _lines(batcher: Batcher) -> Iterator[str]:
     for name, value, text in (("active", batcher.active, "Answers being written."), ("waiting", batcher.waiting, "Requests in the queue.")):
         yield f"# HELP nanochat_{name} {text}\n# TYPE nanochat_{name} gauge\nnanochat_{name} {value}\n"
     times = sorted(batcher.counters.first_token_s)
-    yield "# HELP nanochat_first_token_seconds Time to the first token, of the last thousand answers.\n# TYPE nanochat_first_token_seconds summary\n"
+    yield "# HELP nanochat_first_token_seconds Time to the first token; quantiles of the last thousand answers.\n# TYPE nanochat_first_token_seconds summary\n"
     for quantile in (0.5, 0.9, 0.99):
-        at: float = times[min(len(times) - 1, int(quantile * len(times)))] if times else math.nan
+        at = times[min(len(times) - 1, int(quantile * len(times)))] if times else "NaN"
         yield f'nanochat_first_token_seconds{{quantile="{quantile}"}} {at}\n'
-    yield f"nanochat_first_token_seconds_count {len(times)}\nnanochat_first_token_seconds_sum {sum(times)}\n"
+    yield f"nanochat_first_token_seconds_count {batcher.counters.first_tokens}\nnanochat_first_token_seconds_sum {batcher.counters.first_token_total_s}\n"

@@ -1,9 +1,12 @@
 """The server as its clients see it: the unchanged openai client, curl-like requests, hostile ones."""
 
+import contextlib
 import json
+import re
 import socket
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -14,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from serving import engine, server
 
 from nanochat.serve.batcher import Batcher
+from nanochat.serve.metrics import render_metrics
 
 HELLO = [{"role": "user", "content": "the cat"}]
 
@@ -122,26 +126,98 @@ def test_requests_meant_for_another_host_are_refused(url: str) -> None:
     assert response.status_code == 403
 
 
-def test_a_client_that_goes_away_frees_its_slot(url: str, batcher: Batcher) -> None:
-    host, port = url.removeprefix("http://").split(":")
-    before = batcher.counters.cancelled
-    body = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 80, "temperature": 2.0, "seed": 1})
-    with socket.create_connection((host, int(port))) as raw:
-        raw.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        raw.recv(200)  # the answer has begun
-    for _ in range(200):
-        if batcher.active == 0:
-            break
-        httpx.get(f"{url}/health")
-    assert batcher.active == 0
-    assert batcher.counters.cancelled + batcher.counters.finished > before
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_frees_its_slot_and_generation_stops(stream: bool) -> None:
+    """The model never ends its answer here, so that only the going away can; the queue behind it gets the slot."""
+    endless = Batcher(engine(3000, endless=True), slots=1, queue=4)
+    with server(endless) as url:
+        host, port = url.removeprefix("http://").split(":")
+        body = json.dumps({"messages": HELLO, "stream": stream, "max_tokens": 2900, "temperature": 2.0, "seed": 1})
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            until(lambda: endless.counters.generated_tokens > 5)
+            assert endless.active == 1
+        until(lambda: endless.active == 0)
+        assert (endless.counters.cancelled, endless.counters.finished) == (1, 0)
+        written = endless.counters.generated_tokens
+        assert written < 2900
+        assert post(url, {"messages": HELLO, "max_tokens": 2}).json()["usage"]["completion_tokens"] == 2  # the slot is free
+        assert endless.counters.generated_tokens == written + 2  # and nothing else was written meanwhile
+
+
+def test_a_client_that_leaves_the_queue_is_never_answered() -> None:
+    endless = Batcher(engine(3000, endless=True), slots=1, queue=4)
+    with server(endless) as url:
+        host, port = url.removeprefix("http://").split(":")
+        body = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 2900, "temperature": 2.0, "seed": 1})
+        request = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+        with socket.create_connection((host, int(port))) as first:
+            first.sendall(request)
+            until(lambda: endless.active == 1)
+            with socket.create_connection((host, int(port))) as second:
+                second.sendall(request)
+                until(lambda: endless.waiting == 1)
+            until(lambda: endless.waiting == 0)
+            assert endless.active == 1
+        until(lambda: endless.active == 0)
+        assert endless.counters.cancelled == 2
+
+
+def until(holds: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if holds():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it never came to that")
+
+
+SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-zA-Z_][a-zA-Z0-9_]*="[^"\\\n]*"(?:,[a-zA-Z_][a-zA-Z0-9_]*="[^"\\\n]*")*\})? (NaN|[+-]?Inf|[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)')
+
+
+def parse_metrics(text: str) -> dict[str, tuple[str, dict[str, float]]]:
+    """Families by name: type and samples. The text format 0.0.4 as its specification has it; anything else raises.
+
+    https://prometheus.io/docs/instrumenting/exposition_formats/
+    """
+    assert text.endswith("\n")
+    families: dict[str, tuple[str, dict[str, float]]] = {}
+    helped, current = "", ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            helped = line.split(" ", 3)[2]
+            assert helped not in families, "a family is written in one piece"
+        elif line.startswith("# TYPE "):
+            _hash, _type, current, kind = line.split(" ")
+            assert current == helped
+            assert kind in ("counter", "gauge", "summary", "histogram", "untyped")
+            families[current] = (kind, {})
+        else:
+            found = SAMPLE.fullmatch(line)
+            assert found is not None, line
+            name, labels, value = found.groups()
+            kind, samples = families[current]
+            assert name in ((current, f"{current}_sum", f"{current}_count") if kind == "summary" else (current,)), line
+            assert (name + (labels or "")) not in samples
+            samples[name + (labels or "")] = float(value)
+    return families
 
 
 def test_health_and_metrics_speak(url: str) -> None:
     assert httpx.get(f"{url}/health").json()["status"] == "ok"
-    text = httpx.get(f"{url}/metrics").text
-    assert "nanochat_generated_tokens_total " in text
-    assert all(line.startswith("#") or len(line.split()) == 2 for line in text.splitlines())
+    post(url, {"messages": HELLO, "max_tokens": 3})
+    response = httpx.get(f"{url}/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = parse_metrics(response.text)
+    assert all(name.endswith("_total") for name, (kind, _samples) in families.items() if kind == "counter")
+    assert families["nanochat_generated_tokens_total"][1]["nanochat_generated_tokens_total"] >= 3
+    summary = families["nanochat_first_token_seconds"][1]
+    assert summary["nanochat_first_token_seconds_count"] >= 1
+    assert summary['nanochat_first_token_seconds{quantile="0.5"}'] <= summary['nanochat_first_token_seconds{quantile="0.99"}']
+
+
+def test_metrics_of_a_server_that_nobody_has_asked_are_well_formed_too() -> None:
+    summary = parse_metrics(render_metrics(Batcher(engine(), slots=1)))["nanochat_first_token_seconds"][1]
+    assert summary["nanochat_first_token_seconds_count"] == 0
 
 
 def test_the_page_is_small_has_no_outside_resource_and_a_strict_policy(url: str) -> None:
@@ -167,10 +243,27 @@ def test_a_token_is_needed_where_one_is_set() -> None:
         assert httpx.get(address).status_code == 200
 
 
-def test_a_full_queue_answers_429_at_once() -> None:
-    stuck = Batcher(engine(), slots=1, queue=-1)  # not even the free slot may be used
-    with server(stuck) as address:
+def test_a_full_queue_answers_429_at_once_and_the_client_raises_its_own_error() -> None:
+    endless = Batcher(engine(3000, endless=True), slots=1, queue=1)
+    with server(endless) as address, contextlib.ExitStack() as stack:
+        for _taken in range(2):  # one is written, one waits
+            stack.enter_context(httpx.stream("POST", f"{address}/v1/chat/completions", json={"messages": HELLO, "stream": True, "max_tokens": 2900}, timeout=60))
+        until(lambda: endless.active == 1 and endless.waiting == 1)
         response = post(address, {"messages": HELLO})
         assert response.status_code == 429
         assert response.json()["error"]["code"] == "queue_full"
         assert response.headers["retry-after"] == "1"
+        with openai.OpenAI(base_url=f"{address}/v1", api_key="unused", max_retries=0) as made, pytest.raises(openai.RateLimitError):
+            made.chat.completions.create(model="small", messages=HELLO)
+        assert endless.counters.rejected == 2
+
+
+def test_count_and_sum_of_waiting_never_go_down() -> None:
+    """A scraper takes their rates; quantiles are those of the last thousand."""
+    batcher = Batcher(engine(), slots=1)
+    counters = batcher.counters
+    for number in range(1005):
+        counters.first_token_s.append(2.0)
+        counters.first_tokens, counters.first_token_total_s = number + 1, counters.first_token_total_s + 2.0
+    summary = parse_metrics(render_metrics(batcher))["nanochat_first_token_seconds"][1]
+    assert (summary["nanochat_first_token_seconds_count"], summary["nanochat_first_token_seconds_sum"]) == (1005, 2010.0)
