@@ -138,11 +138,15 @@ class Engine:
     Args:
         model: In evaluation or training mode; it is only read.
         tokenizer: The model's.
-        calculator: Works out calls; None lets the model call in vain.
+        calculator: Works out calls; default: our own. One that always says None lets the model call in vain.
+        fixed: The model's weights will not change, so what is prepared for decoding is kept from answer to answer.
     """
 
-    def __init__(self, model: GPT, tokenizer: Tokenizer, calculator: Callable[[str], str | None] | None = None) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(
+        self, model: GPT, tokenizer: Tokenizer, calculator: Callable[[str], str | None] | None = None, *, fixed: bool = False
+    ) -> None:
+        self.model, self.tokenizer, self._fixed = model, tokenizer, fixed
+        self._decoder: Decoder | None = None
         self._calculator = Calculator() if calculator is None else calculator
         special = tokenizer.encode_special
         self._stops = frozenset((special("<|assistant_end|>"), tokenizer.bos_id))
@@ -178,6 +182,15 @@ class Engine:
         Raises:
             PromptTooLong: A prompt leaves no room.
         """
+        self._renew()
+        yield from self._stream(prompts, sampling, numbers)
+
+    def _renew(self) -> None:
+        """Forgets what was prepared from weights that may have changed since."""
+        if not self._fixed:
+            self._decoder = None
+
+    def _stream(self, prompts: Sequence[Sequence[int]], sampling: Sampling, numbers: Sequence[int] | None) -> Iterator[Step]:
         for prompt in prompts:
             self.check(prompt)
         keys = range(len(prompts)) if numbers is None else numbers
@@ -199,9 +212,10 @@ class Engine:
             if 2 * len(keep) <= len(rows):  # finished rows ride along until they are half of the batch
                 cache = _select(self.model, cache, keep)
                 rows, tokens = [rows[i] for i in keep], [tokens[i] for i in keep]
-            step_on = step_on or self._stepper()
+            step_on = step_on or self._stepper(len(rows))
             logits = step_on(tokens, cache)
 
+    @torch.inference_mode()
     def complete(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, batch: int = 64, numbers: Sequence[int] | None = None
     ) -> list[Completion]:
@@ -216,11 +230,12 @@ class Engine:
         Raises:
             PromptTooLong: A prompt leaves no room.
         """
+        self._renew()
         results = [Completion() for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # neighbours in length share a batch
         for start in range(0, len(order), batch):
             chosen = order[start : start + batch]
-            for step in self.stream([prompts[i] for i in chosen], sampling, chosen if numbers is None else [numbers[i] for i in chosen]):
+            for step in self._stream([prompts[i] for i in chosen], sampling, chosen if numbers is None else [numbers[i] for i in chosen]):
                 result = results[chosen[step.row]]
                 if step.token is not None:
                     result.tokens.append(step.token)
@@ -258,9 +273,11 @@ class Engine:
             row.forced.extend(row.prompt[shared:])
         return cache, logits
 
-    def _stepper(self) -> Callable[[list[int], KVCache], torch.Tensor]:
-        """What takes one more token of each row. Made anew for each answer: the model may have learnt in between."""
-        return Decoder(self.model).step
+    def _stepper(self, rows: int) -> Callable[[list[int], KVCache], torch.Tensor]:
+        """What takes one more token of each row; rows as they mostly are."""
+        if self._decoder is None or (rows > 1 and self._decoder.rows == 1):
+            self._decoder = Decoder(self.model, rows)
+        return self._decoder.step
 
     def _forward(self, tokens: list[list[int]], cache: KVCache) -> torch.Tensor:
         hidden = self.model.hidden(torch.tensor(tokens, dtype=torch.long, device=self.model.device), cache)

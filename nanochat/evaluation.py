@@ -98,7 +98,7 @@ class Evaluator:
             EvaluationFailed: On every rank, if it failed on one.
         """
         peers = self.context.peers
-        engine = Engine(model, self.tokenizer)
+        engine = Engine(model, self.tokenizer, fixed=True)
 
         def own() -> dict[str, Any]:
             if isinstance(task, ChoiceTask):
@@ -144,7 +144,7 @@ class Evaluator:
 
     def samples(self, model: GPT, step: int) -> None:
         """Tell a few continuations; rank 0 only."""
-        engine = Engine(model, self.tokenizer)
+        engine = Engine(model, self.tokenizer, fixed=True)
         prompts = TOY_PROMPTS if self.context.run.data.source is DataSource.TOY else SAMPLE_PROMPTS
         ids = [[self.tokenizer.bos_id, *self.tokenizer.encode(prompt)] for prompt in prompts]
         sampling = Sampling(max_new_tokens=SAMPLE_TOKENS, temperature=0.0)

@@ -8,7 +8,7 @@ import torch
 from engine_helpers import BYTES, lively_model, naive_greedy
 
 from nanochat.contract import ModelConfig, ModelShape
-from nanochat.decoding import Decoder
+from nanochat.decoding import SMALL, Decoder
 from nanochat.engine import Completion, Engine, PromptTooLong, Sampling, choose
 from nanochat.errors import BadConfig, BadData
 from nanochat.model import GPT, build
@@ -80,6 +80,57 @@ def test_a_step_of_the_decoder_is_a_step_of_the_model(dtype: torch.dtype, patter
     assert stepped.length == plain.length == 290
 
 
+@pytest.mark.parametrize("prepared_for", [1, 8])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_laid_out_for_the_processor_give_what_the_model_gives(dtype: torch.dtype, rows: int, prepared_for: int) -> None:
+    config = ModelConfig(depth=2, aspect_ratio=64, head_dim=32, sequence_len=40)
+    model = build(ModelShape.of(config, 300), dtype, "cpu", 0).eval()
+    assert model.shape.width**2 >= SMALL  # or nothing is laid out
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    tokens = torch.randint(300, (rows, 12), generator=torch.Generator().manual_seed(2))
+    stepped, plain = model.new_cache(rows), model.new_cache(rows)
+    decoder = Decoder(model, prepared_for)
+    with torch.inference_mode():
+        for at in range(12):
+            got = decoder.step(tokens[:, at].tolist(), stepped)
+            expected = model(tokens[:, at : at + 1], cache=plain)[:, 0]
+            assert (got - expected).abs().max() < (2e-4 if dtype == torch.float32 else 0.35)
+
+
+def test_where_nothing_is_laid_out_the_answers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ModelConfig(depth=2, aspect_ratio=64, head_dim=32, sequence_len=40)
+    model = build(ModelShape.of(config, 265), torch.float32, "cpu", 3).eval()
+    many = prompts(5, seed=4)
+    laid_out = Engine(model, BYTES).complete(many, GREEDY)
+    monkeypatch.setattr("nanochat.decoding.packs_weights", lambda device: False)
+    monkeypatch.setattr("nanochat.decoding.attends_in_fp32", lambda device: False)
+    assert Engine(model, BYTES).complete(many, GREEDY) == laid_out
+
+
+def test_an_engine_of_a_fixed_model_prepares_once_and_again_only_for_more_rows(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr("nanochat.engine.Decoder", lambda model, rows: made.append(rows) or Decoder(model, rows))
+    fixed = Engine(model, BYTES, fixed=True)
+    expected = Engine(model, BYTES).complete([[1, 2, 3]] * 3, GREEDY)
+    made.clear()
+    for count in (1, 1, 3, 1):
+        assert fixed.complete([[1, 2, 3]] * count, GREEDY) == expected[:count]
+    assert made == [1, 3]
+
+
+def test_batches_of_one_call_share_what_is_prepared(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr("nanochat.engine.Decoder", lambda model, rows: made.append(rows) or Decoder(model, rows))
+    engine = Engine(model, BYTES)
+    engine.complete(prompts(6, seed=5), GREEDY, batch=2)
+    assert made == [2]
+    engine.complete(prompts(2, seed=5), GREEDY, batch=2)
+    assert made == [2, 2]
+
+
 def test_the_decoder_begins_at_the_first_position_and_ends_with_the_cache(model: GPT) -> None:
     cache = model.new_cache(1, 2)
     decoder = Decoder(model)
@@ -124,7 +175,7 @@ class Scripted:
 class ScriptedEngine(Engine):
     """An engine that asks the script at every step."""
 
-    def _stepper(self):
+    def _stepper(self, rows):
         return lambda tokens, cache: self._forward([[token] for token in tokens], cache)
 
 
