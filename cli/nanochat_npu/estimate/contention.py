@@ -13,9 +13,9 @@ from nanochat_npu.estimate.measured import Calibration
 
 __all__ = ["LOAD_SLOWDOWN", "Contention", "contention", "own_load"]
 
-LOAD_SLOWDOWN = 0.25
-"""Slowdown per runnable thread of others and core, where this computer's own is not measured: 1.7 to 1.8 x at a load of 6 to 11
-beside a job of one rank on two cores (``dev/bench_calibration.py``)."""
+LOAD_SLOWDOWN = 0.15
+"""Slowdown per runnable thread of others and core: jobs of one rank on two cores took 1.3 to 2.3 x their fastest steps' time at loads
+of 3 to 14 (``dev/bench_calibration.py``). Less than an equal share would take, since the scheduler shares between sessions."""
 JITTER = 1.05
 """Mean over fastest steps of a job that is alone; what is beyond it are others."""
 FORESEEN_S = 3600.0
@@ -65,9 +65,8 @@ def contention(inputs: Inputs, record: Calibration | None, likely_s: float) -> C
     cores = max(1.0, inputs.cores_per_rank * inputs.world_size)
     if record is None or record.quick_step_s is None:
         return None if now is None else _uncalibrated(now, cores, likely_s)
-    by_load = 1 + LOAD_SLOWDOWN * (record.load_others or 0.0) / cores
-    then = max(by_load, record.fair_step_s / (JITTER * record.quick_step_s))
-    soon = _slowdown_now(then, record.load_others, now, cores)
+    then = max(_usual(record.load_others or 0.0, cores), record.fair_step_s / (JITTER * record.quick_step_s))
+    soon = then if now is None else _usual(now, cores)
     middle = then * (soon / then) ** (0.5 * _foreseen(likely_s))
     values = {"slowdown_calibrated": then, "slowdown_at_this_load": soon, "fastest_step_s": record.quick_step_s}
     values |= {name: load for name, load in (("load_calibrated", record.load_others), ("load_now", now)) if load is not None}
@@ -75,22 +74,18 @@ def contention(inputs: Inputs, record: Calibration | None, likely_s: float) -> C
 
 
 def _uncalibrated(load: float, cores: float, likely_s: float) -> Contention:
-    slowdown = 1 + LOAD_SLOWDOWN * load / cores
+    slowdown = _usual(load, cores)
     return Contention(slowdown ** _foreseen(likely_s), _unsure(slowdown), {"load_now": load, "slowdown_at_this_load": slowdown})
 
 
-def _slowdown_now(then: float, load_then: float | None, load_now: float | None, cores: float) -> float:
-    """The slowdown at today's load: in proportion to the calibration's, or by the usual rate where that had next to none to go by."""
-    if load_then is None or load_now is None:
-        return then
-    if load_then >= 1 and then > 1:
-        return 1 + (then - 1) * load_now / load_then
-    return max(1.0, then + LOAD_SLOWDOWN * (load_now - load_then) / cores)
+def _usual(load: float, cores: float) -> float:
+    """The slowdown that a load average of others usually makes."""
+    return 1 + LOAD_SLOWDOWN * load / cores
 
 
 def _unsure(slowdown: float) -> float:
     """Spread (ln) of a slowdown: the others may stop, or be twice as many."""
-    return math.hypot(0.5 * math.log(slowdown), math.log((2 * slowdown - 1) / slowdown))
+    return math.hypot(0.35 * math.log(slowdown), 0.8 * math.log(2 - 1 / slowdown))
 
 
 def _foreseen(likely_s: float) -> float:

@@ -53,7 +53,7 @@ _FORMULAS: dict[str, tuple[str, tuple[Source, ...]]] = {
     "end.processes": ("end_s: from the last event until the processes are gone", (Source("measured by the calibration", "", "measured"),)),
     "load.others": (
         "exposed_s x (slowdown / slowdown_calibrated - 1); slowdown: half way (geometric) from the calibration's to this load's, less in jobs over an hour",
-        (Source("load average of this computer now, and when it was calibrated; 0.25 x load / cores where that says nothing", "", "measured"),),
+        (Source("load average of this computer now, and when it was calibrated; 1 + 0.15 x load / cores (dev/bench_calibration.py)", "", "measured"),),
     ),
 }
 

@@ -18,11 +18,16 @@ def _cells(result: Estimate) -> tuple[str, ...]:
     total, hours, memory = result.cost.total, result.hours, result.memory
     verdicts = {"fits": _("fits"), "tight": _("tight"), "oom": _("does not fit")}
     middle = words.hours(hours.p50) if hours.p50 is not None else "–"
-    money = words.money(total.p50, result.cost.currency) if total is not None and total.p50 is not None else "-"
+    money = "-" if total is None else words.money(total.p50, result.cost.currency) if total.p50 is not None else f"{words.money(total.p10, None)}–{words.money(total.p90, result.cost.currency)}"
     return (
         f"{memory.peak_bytes / 1e9:.0f} GB {verdicts[memory.verdict]}", middle, f"{words.hours(hours.p10)}–{words.hours(hours.p90)}",
-        f"{result.rates.tokens_per_s:,.0f}", money,
+        f"{result.rates.tokens_per_s:,.0f}" if result.tier != "D" else "–", money,
     )
+
+
+def _speed(result: Estimate) -> float | None:
+    """Tokens per second, or None where no point may be given."""
+    return result.rates.tokens_per_s if result.tier != "D" else None
 
 
 def _tier(result: Estimate) -> str:
@@ -33,7 +38,7 @@ def _tier(result: Estimate) -> str:
 def _json(result: Estimate) -> dict[str, Any]:
     total = result.cost.total
     return {
-        "memory": memory_json(result), "time_h": quantiles_json(result.hours), "tokens_per_s": result.rates.tokens_per_s, "tier": result.tier,
+        "memory": memory_json(result), "time_h": quantiles_json(result.hours), "tokens_per_s": _speed(result), "tier": result.tier,
         "cost": {**quantiles_json(total, 2), "currency": result.cost.currency} if total is not None else None,
     }
 
@@ -56,7 +61,7 @@ def comparison(first: tuple[str, Estimate], second: tuple[str, Estimate]) -> Sec
         (_("tier"), _tier(one), _tier(two), "" if one.tier == two.tier else "~"),
         _pair(_("tokens, M"), one.inputs.horizon.tokens / 1e6, two.inputs.horizon.tokens / 1e6, 0),
         _pair(_("NPUs"), one.inputs.world_size, two.inputs.world_size, 0),
-        _pair(_("tokens/s"), one.rates.tokens_per_s, two.rates.tokens_per_s, 0),
+        _pair(_("tokens/s"), _speed(one), _speed(two), 0),
         _pair(_("hours P10"), one.hours.p10, two.hours.p10, 2), _pair(_("hours P50"), one.hours.p50, two.hours.p50, 2),
         _pair(_("hours P90"), one.hours.p90, two.hours.p90, 2),
     ]

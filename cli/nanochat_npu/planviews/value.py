@@ -56,9 +56,20 @@ def _cost_json(result: Estimate) -> dict[str, Any] | None:
     }
 
 
+def _speed_json(result: Estimate) -> dict[str, Any]:
+    """Speed; where the stack is not known, a range and no point."""
+    rates, inputs, other = result.rates, result.inputs, result.other
+    known = other is None
+    between = sorted(each.tokens_per_s for each in (rates, other) if each is not None)
+    return {
+        "chip": inputs.chip, "stack": str(inputs.stack), "step_s": rates.step_s if known else None, "tokens_per_s": rates.tokens_per_s if known else None,
+        "tokens_per_s_range": None if known else between, "mfu_frac": result.mfu_frac if known else None,
+        "mfu_peak_flops": accelerator(inputs.chip).vendor_peak_flops, "communication_frac": rates.communication_s / rates.step_s if known else None,
+    }
+
+
 def as_json(result: Estimate, today: date) -> dict[str, Any]:
     """Everything that the estimate says."""
-    rates, inputs = result.rates, result.inputs
     return {
         "memory": memory_json(result), "time_h": quantiles_json(result.hours), "cost": _cost_json(result), "tier": result.tier, "basis": words.basis(result),
         "levers": [
@@ -68,10 +79,7 @@ def as_json(result: Estimate, today: date) -> dict[str, Any]:
         "warnings": [{"key": warning.key, "text": words.warn_text(warning), **warning.values} for warning in warn(result, today)],
         "terms": [{"key": term.key, "seconds": round(term.seconds, 3), "group": term.group, "values": term.values} for term in result.terms],
         "allowance_s": result.allowance_s,
-        "speed": {
-            "chip": inputs.chip, "stack": str(inputs.stack), "step_s": rates.step_s, "tokens_per_s": rates.tokens_per_s, "mfu_frac": result.mfu_frac,
-            "mfu_peak_flops": accelerator(inputs.chip).vendor_peak_flops, "communication_frac": rates.communication_s / rates.step_s,
-        },
+        "speed": _speed_json(result),
         "sources": [str(source) for source in result.sources],
     }
 

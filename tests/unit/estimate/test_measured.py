@@ -192,9 +192,9 @@ def others_s(load: float | None, record: Calibration) -> float:
 
 def test_more_load_than_at_the_calibration_takes_longer_and_less_takes_less() -> None:
     record = shared_record(4.0)
-    assert others_s(4.0, record) == 0.0
-    assert others_s(12.0, record) > 10.0
+    assert others_s(0.0, record) < others_s(4.0, record) < others_s(20.0, record)
     assert others_s(0.0, record) < -10.0
+    assert others_s(20.0, record) > 10.0
 
 
 def test_the_speed_stays_what_was_measured_whatever_the_load_is_now() -> None:
@@ -212,7 +212,7 @@ def test_the_load_of_this_minute_counts_little_in_a_long_job() -> None:
     short, long = (contention(on_cores(8.0), shared_record(4.0), seconds) for seconds in (600.0, 86_400.0))
     assert short is not None
     assert long is not None
-    assert short.factor > 1.2
+    assert short.factor < 0.95
     assert long.factor == pytest.approx(1.0, abs=0.02)
 
 

@@ -491,3 +491,22 @@ def test_markdown_breaks_no_sentence_into_rows(run: Run) -> None:
     _code, out, _err = run("plan", "d26", "-o", "markdown")
     assert "| basis | uncalibrated: two eager nanochat runs on 910C dies, scaled to the peak of 910B3; no nanochat run on a 910B is published |" in out
     assert not [line for line in out.splitlines() if line.startswith("|  | ") and line != "|  |  |"]
+
+
+def test_an_unknown_stack_has_no_point_anywhere(run: Run) -> None:
+    speed = values(run, "d20", "--set", "estimate.stack=unknown")["speed"]
+    assert (speed["step_s"], speed["tokens_per_s"], speed["mfu_frac"]) == (None, None, None)
+    assert speed["tokens_per_s_range"][1] > 2 * speed["tokens_per_s_range"][0]
+    (point,) = values(run, "d20", *PRICE, "--set", "estimate.stack=unknown", "--sweep", "run.model.depth=20")["sweep"]
+    assert (point["time_h"]["p50"], point["tokens_per_s"], point["cost"]["p50"]) == (None, None, None)
+
+
+def test_a_plot_marks_what_does_not_fit_and_says_whose_price_it_is(run: Run, tmp_path: Path) -> None:
+    drawn = {}
+    for name, args in {"depth": ["--sweep", "run.model.depth=20,32"], "small": ["--sweep", "run.model.depth=12,20"], "words": ["--sweep", "estimate.stack=eager,fused,unknown"]}.items():
+        path = tmp_path / f"{name}.svg"
+        assert run("plan", "d20", *PRICE, *args, "--plot", str(path))[0] == 0
+        drawn[name] = path.read_text()
+    assert "does not fit in memory" in drawn["depth"]
+    assert "does not fit in memory" not in drawn["small"]
+    assert all("contract 7, 2026-11-01" in text and "uncalibrated" in text for text in drawn.values())
