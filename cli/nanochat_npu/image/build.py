@@ -248,7 +248,7 @@ def _hand_off_script(source: BuildInput) -> str:
     return (
         "#!/usr/bin/env bash\n# Builds and pushes the image of a nanochat-npu spec. Any of docker, podman, nerdctl, buildah will do: BUILDER=podman ./build.sh\n"
         f'set -eo pipefail\ncd "$(dirname "$0")"\nbuilder=${{BUILDER:-docker}}\nimage=${{REGISTRY:-{reference.registry}}}/{reference.repository}:{reference.tag}\n'
-        f"{insecure}export DOCKER_BUILDKIT=1\n"
+        f"{insecure}export DOCKER_BUILDKIT=1 BUILDAH_LAYERS=true  # what Dockerfile needs of an old docker; cached layers\n"
         f'build_insecure=()\ncase $builder in *buildah|*podman) build_insecure=("${{insecure[@]}}") ;; esac\n'
         f'"$builder" build "${{build_insecure[@]}}" --platform {source.image.platform} {labels} -t "$image" .\n"$builder" push "${{insecure[@]}}" "$image"\n'
     )

@@ -70,11 +70,11 @@ BUILDERS: dict[str, Builder] = {
         ),
         Builder(
             "buildah", ("buildah", "build", "--layers", "--force-rm", *_COMMON), ("buildah", "push", "--digestfile", "{digestfile}", "{ref}", "docker://{ref}"),
-            insecure_build=("--tls-verify=false",), insecure_push=("--tls-verify=false",), oci=("buildah", "push", "{ref}", "oci:{path}"), oldest=(1, 24),
+            insecure_build=("--tls-verify=false",), insecure_push=("--tls-verify=false",), oci=("buildah", "push", "{ref}", "oci:{path}:{tag}"), oldest=(1, 24),
         ),
         Builder(
             "podman", ("podman", "build", "--layers", "--force-rm", *_COMMON), ("podman", "push", "--digestfile", "{digestfile}", "{ref}", "docker://{ref}"),
-            insecure_build=("--tls-verify=false",), insecure_push=("--tls-verify=false",), oci=("podman", "push", "{ref}", "oci:{path}"), oldest=(4, 0),
+            insecure_build=("--tls-verify=false",), insecure_push=("--tls-verify=false",), oci=("podman", "push", "{ref}", "oci:{path}:{tag}"), oldest=(4, 0),
         ),
         Builder(
             "nerdctl", ("nerdctl", "build", "--progress", "plain", *_COMMON), ("nerdctl", "push", "{ref}"), insecure_push=("--insecure-registry",),
@@ -158,9 +158,11 @@ def run_builder(builder: Builder, source: BuildInput, context: Path, show: Show,
         ImageError: A step failed; the builder's own last lines are in the message.
     """
     reference = str(source.reference)
-    values = {"platform": source.image.platform, "context": str(context), "ref": reference, "path": str(oci or "")}
+    values = {"platform": source.image.platform, "context": str(context), "ref": reference, "tag": source.reference.tag, "path": str(oci or "")}
     extra = [word for key, value in sorted(source.labels.items()) for word in ("--label", f"{key}={value}")]
     extra += [word for name in ("http_proxy", "https_proxy") if source.proxy for word in ("--build-arg", f"{name}={source.proxy}")]
+    if oci is not None and builder.name == "docker" and _answer(["docker", "buildx", "version"])[0] != 0:
+        raise ImageError(_("docker writes an OCI layout by its component buildx only, which is missing"), where="--oci", hint=_("install Docker's buildx, or use another builder"))
     if oci is not None and not builder.oci[-1].startswith("oci:"):
         _run([*_fill(builder.oci[:-1], values), *extra, str(context)], show, builder.env)
         return ""

@@ -34,7 +34,7 @@ if arguments[0] == "build" or arguments[:2] == ["buildx", "build"]:
     print("files " + " ".join(sorted(os.listdir(arguments[-1]))))
 for word in arguments:
     if word.startswith(("oci:", "type=oci")):
-        place = pathlib.Path(word.rsplit("dest=", 1)[-1].removeprefix("oci:"))
+        place = pathlib.Path(word.rsplit("dest=", 1)[-1].removeprefix("oci:").split(":")[0])
         place.mkdir(exist_ok=True); (place / "index.json").write_text("{{}}")
 """
 
@@ -149,6 +149,12 @@ def test_docker_without_buildx(bin_folder: Path) -> None:
         find_builder("docker")
     install(bin_folder, "docker", "Docker version 20.10.24+dfsg1, build 297e128", broken=("buildx",))
     assert find_builder("docker").name == "docker", "before 23.0 BuildKit is part of it"
+
+
+def test_docker_without_buildx_writes_no_layout(bin_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    install(bin_folder, "docker", "Docker version 20.10.24+dfsg1, build 297e128", broken=("buildx",))
+    code, _, err = run(capsys, "build", "d20", "--builder", "docker", "--oci", str(tmp_path / "image"))
+    assert code == 5 and "buildx only, which is missing" in err and not (tmp_path / "image").exists()
 
 
 def test_one_that_cannot_work_is_passed_over_and_named(bin_folder: Path) -> None:
