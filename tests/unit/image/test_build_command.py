@@ -66,7 +66,7 @@ def test_failed_build_shows_the_builders_last_lines_and_what_helps(capsys: pytes
 
 
 def test_builder_is_given_what_it_needs_and_no_secret(capsys: pytest.CaptureFixture[str], only: Path, tmp_path: Path) -> None:
-    program(only, "docker", f'case "$1" in build|buildx) echo "$@" > {tmp_path}/arguments;; *) exit 0;; esac; exit 1')
+    program(only, "docker", f'case "$1 $2" in "buildx build") echo "$@" > {tmp_path}/arguments;; *) exit 0;; esac; exit 1')
     run(capsys, "build", "d20", "--oci", str(tmp_path / "image"), "--set", "image.mirrors.proxy=http://proxy.example.com:3128")
     arguments = (tmp_path / "arguments").read_text()
     assert "--platform linux/arm64" in arguments
