@@ -109,6 +109,17 @@ def test_doctor_names_the_missing_queue_claim_and_nodes_of_a_spec(cluster: Clust
     assert "9 are needed" in checks["fit"].finding
 
 
+@pytest.mark.parametrize(("kind", "level", "words"), [
+    (None, Level.FAILED, "login does not exist"), ("Opaque", Level.FAILED, "login is of type Opaque"), ("kubernetes.io/dockerconfigjson", Level.OK, "login"),
+])
+def test_doctor_looks_at_the_secret_that_images_are_pulled_with(cluster: Cluster, kind: str | None, level: Level, words: str) -> None:
+    if kind:
+        data = {".dockerconfigjson": "e30="} if "docker" in kind else {}
+        cluster.plane.request("POST", f"/api/v1/namespaces/{cluster.namespace}/secrets", {"metadata": {"name": "login"}, "type": kind, "data": data})
+    check = by_id(check_cluster(cluster.backend.kube, cluster.namespace, cluster.submission(image={"pull_secrets": ["login"]}).plan.spec))["pull_secret.login"]
+    assert (check.level, check.finding.startswith(words)) == (level, True), check
+
+
 def test_doctor_names_each_right_that_is_missing_and_for_which_command(cluster: Cluster, plane: Plane) -> None:
     weak = Cluster.backend_of(plane, cluster.namespace, "weak")
     checks = check_cluster(weak.kube, cluster.namespace)

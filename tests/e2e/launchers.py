@@ -61,19 +61,22 @@ class Nodes:
         per_node: Ranks of each.
         env: More environment.
         port: Of the store; default a free one.
+        first_late_s: How much later than the others the first node, which opens the port, starts.
         fields: More fields of run.json.
     """
 
     def __init__(
         self, job: Path, run: RunConfig, nodes: int = 1, per_node: int = 1, env: dict[str, str] | None = None,
-        port: int = 0, **fields: Any
+        port: int = 0, first_late_s: float = 0.0, **fields: Any
     ) -> None:
         self.job, self.size = job, nodes * per_node
         job.mkdir(exist_ok=True, parents=True)
         config = RunFile(job=job.name, run=run, world=World(nodes=nodes, ranks_per_node=per_node, device="cpu"), **fields)
         layout.run_file(job).write_text(config.model_dump_json())
         self._port, self._env = str(port or free_port()), env or {}
-        self.processes = [self._start(node) for node in range(nodes)]
+        others = [self._start(node) for node in range(1, nodes)]
+        time.sleep(first_late_s)
+        self.processes = [self._start(0), *others]
 
     def _start(self, node: int) -> ForkServerProcess:
         environment = {

@@ -145,6 +145,12 @@ def test_events_reach_the_launchers_stdout(start):
     assert [event["event"] for event in printed] == ["stage", "stage", "done"]
 
 
+def test_a_first_node_that_opens_its_port_late_is_waited_for(start):
+    nodes = start(2, 1, "done", first_late_s=3.0)
+    assert nodes.wait() == [ExitCode.DONE] * 2, nodes.output()
+    assert layout.verdict_file(nodes.job, 1).exists() is False  # no attempt was spent on it
+
+
 def test_a_missing_node_is_named_when_the_start_times_out(start):
     nodes = start(2, 1, "done", start_timeout_s=3)
     nodes.processes[1].kill()

@@ -27,6 +27,7 @@ from nanochat_npu.resources import (
     PRIORITY_CLASSES,
     QUEUES,
     QUOTAS,
+    SECRETS,
     WEBHOOKS,
 )
 from nanochat_npu.spec import JobSpec
@@ -82,6 +83,7 @@ def check_cluster(kube: Kube, namespace: str, spec: JobSpec | None = None) -> li
     checks += _nodes(kube, spec)
     checks.append(_operator(kube))
     checks += _claims(kube, namespace, spec)
+    checks += [_pull_secret(kube, namespace, name) for name in (spec.image.pull_secrets if spec else ())]
     if spec and spec.cluster.priority_class:
         checks.append(_exists(kube, "priority", _("priority class"), lambda: kube.get(PRIORITY_CLASSES, str(spec.cluster.priority_class)), str(spec.cluster.priority_class)))
     return checks
@@ -316,6 +318,25 @@ def _claims(kube: Kube, namespace: str, spec: JobSpec | None) -> list[Check]:
         else:
             checks.append(_claim(use, title, name, claim or {}, spec))
     return checks
+
+
+PULL_SECRET_TYPES = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
+"""What the kubelet takes a login from; it passes over a secret of any other type without a word."""
+
+
+def _pull_secret(kube: Kube, namespace: str, name: str) -> Check:
+    identity, title = f"pull_secret.{name}", _("image pull secret")
+    secret, error = _ask(lambda: kube.get(SECRETS, name, namespace))
+    if isinstance(error, NotFoundError):
+        return Check(identity, title, Level.FAILED, _("{name} does not exist in namespace {namespace}").format(name=name, namespace=namespace), _(
+            "make it there: kubectl -n {namespace} create secret docker-registry {name} --docker-server=…").format(name=name, namespace=namespace))
+    if error is not None:
+        return _unseen(identity, title, error)
+    kind = partial.text(secret, "type")
+    if kind not in PULL_SECRET_TYPES:
+        return Check(identity, title, Level.FAILED, _("{name} is of type {kind}; images are pulled with type {wanted} only").format(
+            name=name, kind=kind or "Opaque", wanted=PULL_SECRET_TYPES[0]), _("make it with kubectl create secret docker-registry"))
+    return Check(identity, title, Level.OK, f"{name} ({kind})")
 
 
 def _claim(use: str, title: str, name: str, claim: dict[str, Any], spec: JobSpec) -> Check:

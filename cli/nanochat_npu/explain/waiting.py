@@ -424,7 +424,8 @@ def queued(facts: Facts) -> Explanation | None:
         cause = _("the job waits until all {n} workers can be placed at once").format(n=facts.workers)
     else:
         cause = _("the job waits in queue {queue}; its pods are made when its turn comes").format(queue=_queue_name(facts))
-    return Explanation("W91", cause, Who.WAIT, "nanochat-npu capacity", raw=_origin(facts)).with_also(*_idle_reservations(facts))
+    unseen = "" if facts.pods else _("an autoscaler of the cluster sees nothing of it: it adds nodes for pods that wait, and there are none yet")
+    return Explanation("W91", cause, Who.WAIT, "nanochat-npu capacity", raw=_origin(facts)).with_also(*_idle_reservations(facts), unseen)
 
 
 def fit_of(facts: Facts) -> GangFit:

@@ -33,6 +33,8 @@ HAMI_CHIPS = frozenset({NpuType.A910B2, NpuType.A910B3, NpuType.A910B4, NpuType.
 """Chips with a resource name in HAMi's ``ascend-device-configmap.yaml``."""
 _URL_LOGIN = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
 """A password in a URL, as in http://user:password@proxy."""
+_KEY = re.compile(r"(?:(?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""Kubernetes' qualified name: a name of at most 63 characters, after a DNS subdomain and a slash if there is one."""
 _MADE_BY = {Stage.TOKENIZER: (Stage.PRETRAIN,), Stage.PRETRAIN: (Stage.SFT, Stage.RL, Stage.EVAL)}
 """Stage -> stages that cannot run in front of it; the other orders may be meant, since a stage finds what the job made earlier."""
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -116,6 +118,15 @@ def _names(spec: JobSpec) -> Iterator[Finding]:
             name=spec.name, last=last, length=len(spec.name) + len(last), limit=HOSTNAME_LIMIT
         )
         yield Finding(("name",), message, _("shorten the name to {limit} characters").format(limit=HOSTNAME_LIMIT - len(last)))
+
+
+def _keys(spec: JobSpec) -> Iterator[Finding]:
+    """Keys of labels, annotations and selectors; the server refuses a wrong one after the image has been built and pushed."""
+    for field, keys in (("labels", spec.cluster.labels), ("annotations", spec.cluster.annotations), ("node_selector", spec.cluster.node_selector)):
+        for key in keys:
+            if not _KEY.fullmatch(key):
+                yield Finding(("cluster", field, key), _('"{key}" cannot be the key of a label or an annotation').format(key=key), _(
+                    "at most 63 letters, digits, -, _ and . with a letter or digit at both ends; before it, if wanted, a DNS name and one /"))
 
 
 def _counts(spec: JobSpec) -> Iterator[Finding]:
@@ -328,7 +339,7 @@ def _nul_characters(value: Any, path: FieldPath) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    _text, _batch, _rollouts, _order, _exams, _model, _names, _counts, _chip, _memory, _storage, _data_place, _environment, _hccl, _rank_table, _image, _security, _tolerations, _money,
+    _text, _batch, _rollouts, _order, _exams, _model, _names, _keys, _counts, _chip, _memory, _storage, _data_place, _environment, _hccl, _rank_table, _image, _security, _tolerations, _money,
 )
 
 

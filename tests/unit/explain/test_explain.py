@@ -154,6 +154,16 @@ def test_unknown_texts_are_shown_raw_and_called_unknown(text: str) -> None:
     assert answer.raw == text
 
 
+def test_a_job_that_waits_without_pods_says_that_no_autoscaler_sees_it() -> None:
+    job = {
+        "metadata": {"name": "d20", "uid": "u", "creationTimestamp": "2026-11-30T00:00:00Z"}, "status": {"state": {"phase": "Pending"}},
+        "spec": {"queue": "q", "minAvailable": 2, "tasks": [{"replicas": 2}]},
+    }
+    answer = explain(Facts(JobObjects(job)))
+    assert answer.rule == "W91"
+    assert any("autoscaler" in text for text in answer.also)
+
+
 def test_a_gang_that_fits_later_says_how_much_is_free() -> None:
     busy = [{"metadata": {"name": f"p{i}", "uid": f"p{i}"}, "spec": {"nodeName": f"npu-{i}", "containers": [{"resources": {"limits": {"huawei.com/Ascend910": "4"}}}]}} for i in range(3)]
     answer = explain(waiting_job("", nodes=[node(f"npu-{i}") for i in range(3)], node_pods=busy))
