@@ -114,7 +114,8 @@ def build(source: BuildInput, show: Show, *, builder: str | None = None, oci: Pa
     if oci is None and not source.has_registry:
         raise ImageError(_("where does the image go?"), where="image.registry", hint=_("set image.registry: registry.example.com/project, or use --oci PATH"))
     if oci is None and not force and (present := _present(source)):
-        return Built(str(source.reference), present, "present", "")
+        # Noted as well: somebody else may have built it, and the job is to name it by digest from here, too.
+        return Built(str(source.reference), present, "present", "", _remember(source, present))
     with _whole_or_not(oci) if oci else contextlib.nullcontext() as target:
         if builder == LAYERS:
             to = _registry(source) if target is None else OciLayout(target)

@@ -250,7 +250,7 @@ def test_what_is_not_a_wheel_is_named(tmp_path: Path) -> None:
     assert error.value.where == str(tmp_path / "x.whl")
 
 
-def test_a_job_names_what_was_built_here_by_digest(state: State, wheelhouse: Path) -> None:
+def test_a_job_names_what_was_built_by_digest(state: State, wheelhouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import datetime
 
     from nanochat_npu.image.build import pinned_image
@@ -265,3 +265,9 @@ def test_a_job_names_what_was_built_here_by_digest(state: State, wheelhouse: Pat
     assert pinned_image(plan) is None
     built = make(state, source)
     assert pinned_image(plan) == f"{state.address}/train/image@{built.digest}"
+    # On another computer, where nothing was built: `build` finds the image there, and that is enough.
+    monkeypatch.setenv("NANOCHAT_NPU_HOME", str(tmp_path / "another-computer"))
+    assert pinned_image(plan) is None
+    assert make(state, source).outcome == "present"
+    assert pinned_image(plan) == f"{state.address}/train/image@{built.digest}"
+    assert sorted(path.suffix for path in (tmp_path / "another-computer" / "images").iterdir()) == [".json", ".json"], "the note and the bill of materials, whole"
