@@ -98,8 +98,8 @@ class PretrainConfig(_Strict):
     device_batch: PositiveInt = Field(32, description="Sequences one rank does in one forward/backward.")
     tokens_per_step: PositiveInt | None = Field(None, description="Global batch in tokens of one optimiser update.")
     steps: PositiveInt | None = Field(None, description="Optimiser updates; overrides the ratio and target_flops.")
-    target_flops: Annotated[float, Field(gt=0)] | None = None
-    target_param_data_ratio: Annotated[float, Field(gt=0)] = Field(12.0, description="Tokens per scaling parameter.")
+    target_flops: Annotated[float, Field(gt=0, le=1e30)] | None = None
+    target_param_data_ratio: Annotated[float, Field(gt=0, le=1e6)] = Field(12.0, description="Tokens per scaling parameter.")
     embedding_lr: Annotated[float, Field(ge=0)] = 0.3
     unembedding_lr: Annotated[float, Field(ge=0)] = 0.008
     matrix_lr: Annotated[float, Field(ge=0)] = 0.02

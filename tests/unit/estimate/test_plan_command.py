@@ -393,11 +393,18 @@ def test_the_estimate_needs_neither_torch_nor_numpy() -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("setting", ["run.pretrain.target_param_data_ratio=1e12", "run.pretrain.steps=999999999999"])
-def test_a_job_that_ends_beyond_the_calendar_is_planned_without_a_date(run: Run, setting: str) -> None:
-    code, out, _err = run("plan", "d26", "--set", setting)
+def test_a_job_that_ends_beyond_the_calendar_is_planned_without_a_date(run: Run) -> None:
+    code, out, _err = run("plan", "d26", "--set", "run.pretrain.steps=999999999999")
     assert code == 0
     assert "– / – / –" in out
+
+
+@pytest.mark.parametrize("setting", ["run.pretrain.target_param_data_ratio=1e308", "run.pretrain.target_flops=1e300", "run.model.depth=1000"])
+def test_what_no_computer_could_train_is_refused_by_name(run: Run, setting: str) -> None:
+    code, _out, err = run("plan", "d26", "--set", setting)
+    assert code == 3
+    assert f"{setting.partition('=')[0]}: " in err
+    assert "is more than" in err
 
 
 def test_the_command_after_a_plan_can_be_pasted_into_a_shell(run: Run) -> None:
