@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nanochat_npu.main import COMMANDS
+from nanochat_npu.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
 TEXTS = sorted(path for pattern in ("*.md", "docs/*.md", "k8s/*.md", "docker/*.md", "dev/*.md") for path in ROOT.glob(pattern))
@@ -48,3 +48,16 @@ def test_every_link_leads_to_a_file(path: Path) -> None:
 def test_every_command_in_a_text_exists(path: Path) -> None:
     named = set(re.findall(r"nanochat-npu (?:--lang \w+ )?([a-z][a-z-]*)\b", path.read_text("utf-8")))
     assert {name for name in named if name not in COMMANDS} == set()
+
+
+@pytest.mark.parametrize("preset", ["d26", "d32-2x8"])
+def test_the_plans_in_the_documentation_are_those_that_plan_gives(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "plan_and_cost.md").read_text("utf-8")
+    block = FENCE.search(text, text.index(f"\n`nanochat-npu plan {preset} --price 3.0CNY`,"))
+    assert block is not None
+    with pytest.raises(SystemExit):
+        main(["plan", preset, "--price", "3.0CNY"])
+    given = capsys.readouterr().out.splitlines()
+    shown = [line for line in block[0].splitlines()[1:-1] if "price from" not in line]  # its date is today's
+    assert len(shown) > 25
+    assert [line for line in shown if line not in given] == []

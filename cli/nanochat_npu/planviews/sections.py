@@ -53,7 +53,7 @@ def memory_section(result: Estimate) -> Section:
     rows += wrapped(_("of it"), parts)
     if memory.headroom:
         kept = ", ".join(f"{words.memory_part(key)} {size / 1e9:.1f}" for key, size in memory.headroom.items() if size)
-        rows += wrapped(_("kept free"), _("{gb:.1f} GB: {parts}").format(gb=sum(memory.headroom.values()) / 1e9, parts=kept))
+        rows += wrapped(_("keep free"), _("{gb:.1f} GB: {parts}").format(gb=sum(memory.headroom.values()) / 1e9, parts=kept))
     if memory.counted_bytes is not None:
         text = _("the verdict rests on peaks of upstream's code on NPUs; counting what this trainer keeps gives {gb:.0f} GB, unproven there")
         rows += wrapped(_("basis"), text.format(gb=memory.counted_bytes / 1e9))
