@@ -43,7 +43,9 @@ def node_reasons(text: str) -> NodeReasons | None:
     if match is None:
         return None
     reasons: dict[str, int] = {}
-    for part in _COUNTED.finditer(match["list"].strip().rstrip(".")):
+    # Kubernetes' own scheduler adds whether evicting others would help, counted over the same nodes.
+    listed = match["list"].partition(" preemption: ")[0]
+    for part in _COUNTED.finditer(listed.strip().rstrip(".")):
         why = " ".join(part["why"].split()).rstrip(".,")
         reasons[why] = reasons.get(why, 0) + int(part["n"])
     return NodeReasons(int(match["all"]), reasons)

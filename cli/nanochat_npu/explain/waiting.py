@@ -310,6 +310,10 @@ def mount_failed(facts: Facts) -> Explanation | None:
 
 def device_plugin_refused(facts: Facts) -> Explanation | None:
     """W16: the kubelet or Ascend's device plugin refused the pod after it was placed."""
+    for text in facts.messages("FailedCreatePodSandBox"):
+        if not re.search(r"ascend|davinci|npu", text, re.IGNORECASE):
+            cause = _("the node could not set up the pod's network or its sandbox; that often passes by itself")
+            return Explanation("W16", cause, Who.ADMIN, _("if it lasts, the node's network plugin and container runtime have to be looked at"), raw=text)
     for text in facts.messages("UnexpectedAdmissionError", "FailedCreatePodSandBox"):
         cause = _("the node could not hand out its NPUs: the device plugin's count and the node's differ, or the runtime failed")
         return Explanation("W16", cause, Who.ADMIN, _("the node's ascend-device-plugin has to be looked at"), raw=text)
