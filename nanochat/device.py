@@ -165,7 +165,7 @@ class Device:
         from torch import profiler
 
         activities = [profiler.ProfilerActivity.CPU] + [profiler.ProfilerActivity.CUDA] * (self.kind is Kind.CUDA)
-        return profiler.profile(activities=activities, on_trace_ready=profiler.tensorboard_trace_handler(str(folder)))
+        return profiler.profile(activities=activities, on_trace_ready=profiler.tensorboard_trace_handler(str(folder)), acc_events=True)  # unset, it warns
 
 
 def is_cpu_only(wanted: str = "auto") -> bool:

@@ -36,6 +36,7 @@ __all__ = ["CHECKS", "Check", "Machine", "check", "main"]
 
 BANDWIDTH_BYTES = 64 * 2**20
 GEMM_SIZE = 4096
+PROFILED_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Machine:
     comm: Communicator = field(default_factory=Communicator)
     steps: int = 40
     dtype: torch.dtype = torch.bfloat16
+    profile: Path | None = None
+    """Folder for a trace of training steps, which TensorBoard and MindStudio Insight read."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,9 @@ def training(machine: Machine) -> dict[str, Any]:
     losses, seconds = _train(model, machine, machine.steps)
     if not losses[-1] < losses[0] - 0.1:
         raise Wrong(f"the loss went from {losses[0]:.3f} to {losses[-1]:.3f} in {machine.steps} steps")
+    if machine.profile is not None:
+        with machine.device.profiler(machine.profile):
+            _train(model, machine, PROFILED_STEPS)
     return {
         "first_losses_off": max(first), "losses": [round(loss, 4) for loss in losses], "tokens_per_s": round(4 * 256 / seconds),
         "peak_memory_bytes": machine.device.peak_memory_bytes(),
@@ -240,11 +246,12 @@ def main(argv: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(prog="python -m nanochat selfcheck", description=__doc__)
     parser.add_argument("--device", choices=CHOICES, default="auto")
     parser.add_argument("--steps", type=int, default=40, help="steps of the short training")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="also write a trace of some training steps there")
     parser.add_argument("--to", type=Path, default=Path("nanochat-selfcheck.json"), help="file to write")
     args = parser.parse_args(list(argv))
     try:
         device = pick(args.device, int(os.environ.get("LOCAL_RANK", "0")))
-        machine = Machine(device, join(device), args.steps, torch.bfloat16)
+        machine = Machine(device, join(device), args.steps, torch.bfloat16, args.profile)
     except TrainerError as error:
         print(f"selfcheck: {error}", file=sys.stderr)
         return int(error.code)

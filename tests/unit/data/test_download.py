@@ -176,6 +176,16 @@ def test_modelscope_is_asked_in_its_own_way(server: FlakyServer, tmp_path: Path,
     assert "/api/v1/datasets/someone/climbmix/repo?Source=SDK&Revision=master&FilePath=shard_00000.parquet" in [p for p, _, _ in server.requests]
 
 
+def test_a_proxy_is_asked_where_there_is_one(server: FlakyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
+    monkeypatch.setenv("http_proxy", server.url)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    stage(tmp_path)
+    assert_complete(tmp_path)
+    assert {path.split("/datasets")[0] for path, _, _ in server.requests} == {"http://hub.invalid"}
+
+
 def test_when_a_mirror_lacks_or_spoils_a_file_the_origin_has_it(server: FlakyServer, tmp_path: Path) -> None:
     login = Answer(body=b"<html>please log in</html>")
     with FlakyServer(dict(FILES), lambda name, n: Answer(404) if name == VAL else login).running() as near:

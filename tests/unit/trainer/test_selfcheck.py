@@ -22,6 +22,14 @@ def test_all_checks_pass_on_a_cpu_and_leave_one_file(tmp_path: Path, capsys: pyt
     assert "ok  training" in capsys.readouterr().out
 
 
+def test_a_trace_of_training_steps_is_written_where_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selfcheck, "CHECKS", {"training": selfcheck.CHECKS["training"]})
+    assert main(["--device", "cpu", "--steps", "6", "--to", str(tmp_path / "check.json"), "--profile", str(tmp_path / "trace")]) == 0
+    (trace,) = (tmp_path / "trace").glob("*.pt.trace.json")
+    names = {event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"aten::mm", "aten::bmm"} <= names, "matrix products of the model and of the optimizer"
+
+
 def test_a_wrong_operation_is_named_and_costs_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = selfcheck.rms_norm
     calls = []
