@@ -11,7 +11,7 @@ from nanochat_npu.ledger import Entry, week_of
 from nanochat_npu.planviews import words
 from nanochat_npu.tables import Section
 
-__all__ = ["GroupBy", "by_job", "grouped", "terms_of", "to_csv"]
+__all__ = ["GroupBy", "by_job", "grouped", "grouped_csv", "terms_of", "to_csv"]
 
 _MATCHING = {"pulling_s": ("image_pull",), "start_up_s": ("start",), "training_s": ("matmul", "vector", "vocabulary", "optimizer", "communication", "train", "load"), "saving_s": ("saves",)}
 """Measured term -> estimated terms that it answers; everything else that was estimated is evaluating."""
@@ -26,13 +26,18 @@ class GroupBy(StrEnum):
     QUEUE = "queue"
 
 
-def _amount(entries: Sequence[Entry]) -> str:
-    """Sums by currency; a job without a price is counted, never added as 0."""
+def _sums(entries: Sequence[Entry]) -> tuple[dict[str, float], int]:
+    """Sums by currency, and how many paid jobs have no price."""
     sums: dict[str, float] = {}
     for entry in entries:
         if entry.cost is not None and entry.currency:
             sums[entry.currency] = sums.get(entry.currency, 0.0) + entry.cost
-    unpriced = sum(1 for entry in entries if entry.billed_npus and entry.cost is None and entry.state != "OPEN")
+    return sums, sum(1 for entry in entries if entry.billed_npus and entry.cost is None and entry.state != "OPEN")
+
+
+def _amount(entries: Sequence[Entry]) -> str:
+    """Sums by currency; a job without a price is counted, never added as 0."""
+    sums, unpriced = _sums(entries)
     texts = [words.money(value, currency) for currency, value in sorted(sums.items())]
     if unpriced:
         texts.append(_("{n} not priced").format(n=unpriced))
@@ -68,7 +73,7 @@ def _key(entry: Entry, group: GroupBy) -> str:
 
 
 def grouped(entries: Sequence[Entry], group: GroupBy) -> Section:
-    """Sums by week, project or queue."""
+    """Sums by week, project or queue; `cost` of the value is an amount for each currency."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(_key(entry, group), []).append(entry)
@@ -77,7 +82,8 @@ def grouped(entries: Sequence[Entry], group: GroupBy) -> Section:
         hours = sum(entry.hours or 0.0 for entry in members)
         npu_hours = sum((entry.hours or 0.0) * entry.billed_npus for entry in members)
         table.append((key or "-", str(len(members)), words.hours(hours), f"{npu_hours:,.1f}", _amount(members)))
-        value.append({group.value: key, "jobs": len(members), "hours": hours, "npu_hours": npu_hours, "cost": _amount(members)})
+        sums, unpriced = _sums(members)
+        value.append({group.value: key, "jobs": len(members), "hours": hours, "npu_hours": npu_hours, "cost": sums, "unpriced_jobs": unpriced})
     header = (_(group.value), _("jobs"), _("took"), _("NPU-hours"), _("cost"))
     return Section(group.value, header=header, table=tuple(table), value=value)
 
@@ -115,13 +121,31 @@ def terms_of(entry: Entry) -> Section:
     return Section("terms", entry.job, header=(_("term"), _("estimated"), _("took")), table=tuple(table), value=_value(entry))
 
 
+def grouped_csv(entries: Sequence[Entry], group: GroupBy) -> str:
+    """Sums by week, project or queue as CSV, one column for each currency."""
+    values = grouped(entries, group).value
+    currencies = sorted({currency for value in values for currency in value["cost"]})
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([group.value, "jobs", "hours", "npu_hours", *(f"cost_{currency}" for currency in currencies), "unpriced_jobs"])
+    for value in values:
+        amounts = [value["cost"].get(currency, "") for currency in currencies]
+        writer.writerow([value[group.value], value["jobs"], value["hours"], value["npu_hours"], *amounts, value["unpriced_jobs"]])
+    return out.getvalue()
+
+
 def to_csv(entries: Sequence[Entry]) -> str:
-    """All lines as CSV, one column per field and per measured term."""
+    """All lines as CSV, one column per field, per measured term and per estimated one."""
     terms = ("pending_s", "pulling_s", "start_up_s", "training_s", "evaluating_s", "saving_s", "idle_s", "lost_s")
     plain = [name for name in vars(entries[0]) if name not in ("estimated", "actual", "details")] if entries else ["job"]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*plain, "week", *terms])
+    estimated = ("pulling_s", "start_up_s", "training_s", "evaluating_s", "saving_s", "allowance")
+    writer.writerow([*plain, "week", *terms, *(f"estimated_{term.removesuffix('_s')}_s" for term in estimated)])
     for entry in entries:
-        writer.writerow([*(getattr(entry, name) for name in plain), week_of(entry.submitted_s), *(entry.actual.get(term, "") for term in terms)])
+        pairs = {term: seconds for term, seconds, _actual in _pairs(entry)}
+        writer.writerow([
+            *(getattr(entry, name) for name in plain), week_of(entry.submitted_s), *(entry.actual.get(term, "") for term in terms),
+            *(pairs.get(term, 0.0) for term in estimated),
+        ])
     return out.getvalue()

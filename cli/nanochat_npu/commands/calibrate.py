@@ -73,8 +73,9 @@ def command(
     session_s = None
     if steps is None:
         steps, session_s = _enough_steps(plan, drop)
-    if drop >= steps - 1:
-        raise UsageError(_("of {steps} steps, {drop} do not count: nothing would be left").format(steps=steps, drop=drop), where="--drop")
+    will_run = steps if from_job else min(steps, plan.horizon.steps)
+    if drop >= will_run - 1:
+        raise UsageError(_("of {steps} steps, {drop} do not count: nothing would be left").format(steps=will_run, drop=drop), where="--drop")
     seen = _see(job_backend(from_job), from_job) if from_job else _measure(spec, [*overrides, *short_run(plan, steps, session_s)], plan, steps, yes=yes)
     measured = step_times(seen.events, drop=drop)
     if measured is None:

@@ -6,7 +6,7 @@ import typer
 
 from nanochat_npu import console, tables
 from nanochat_npu.accounts import settle_local
-from nanochat_npu.cost_report import GroupBy, by_job, grouped, terms_of, to_csv
+from nanochat_npu.cost_report import GroupBy, by_job, grouped, grouped_csv, terms_of, to_csv
 from nanochat_npu.errors import UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir, not_found
@@ -36,7 +36,7 @@ def report(by: ByOption = GroupBy.JOB, csv_: CsvOption = False, job: JobOption =
     settle_local()
     entries = ledger.entries()
     if csv_:
-        console.data(to_csv(entries))
+        console.data(to_csv(entries) if by is GroupBy.JOB else grouped_csv(entries, by))
         return
     if job is not None:
         found = [entry for entry in entries if entry.job == job]

@@ -13,6 +13,7 @@ from nanochat_npu.commands.calibrate import Seen, _enough_steps, record_of, shor
 from nanochat_npu.errors import UsageError
 from nanochat_npu.estimate.actual import StepTimes
 from nanochat_npu.estimating import job_versions
+from nanochat_npu.jobs import home_dir
 from nanochat_npu.load import load_spec
 from nanochat_npu.main import main
 from nanochat_npu.plan import Plan, make_plan
@@ -114,3 +115,11 @@ def test_the_file_has_every_key_that_a_person_looks_for(tmp_path: Path) -> None:
     value = json.loads(calibration.save(tmp_path, record_of(plan, times(plan), cluster_job())).read_text())
     assert value["tokens_per_s"] == pytest.approx(plan.horizon.tokens_per_step / 5.0)
     assert set(value) >= {"chip", "versions", "stack", "depth", "device_batch", "world_size", "tokens_per_s", "peak_bytes", "measured_on"}
+
+
+def test_a_job_that_is_shorter_than_what_does_not_count_is_refused_before_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["calibrate", "tiny", "--yes", "--set", "run.pretrain.steps=8"])
+    assert left.value.code == 2
+    assert "of 8 steps, 10 do not count" in capsys.readouterr().err
+    assert not (home_dir() / "jobs").exists()

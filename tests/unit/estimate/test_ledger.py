@@ -1,5 +1,6 @@
 """The ledger: lines are whole or absent, whatever is killed; what cannot be read is said and left alone."""
 
+import csv
 import signal
 import sqlite3
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from nanochat_npu import estimating
 from nanochat_npu.accounts import close_entry, project, settle_local, settled
 from nanochat_npu.backends import JobState, JobView
-from nanochat_npu.cost_report import GroupBy, by_job, grouped, terms_of, to_csv
+from nanochat_npu.cost_report import GroupBy, by_job, grouped, grouped_csv, terms_of, to_csv
 from nanochat_npu.estimate.actual import Actual, actual, step_times
 from nanochat_npu.ledger import FILE_NAME, Entry, Ledger, LedgerError, week_of
 
@@ -265,3 +266,18 @@ def test_a_damaged_line_is_an_error_that_names_it(ledger: Ledger, statement: str
         connection.execute(statement)
     with pytest.raises(LedgerError):
         ledger.entries()
+
+
+def test_sums_are_amounts_by_currency_in_json_and_csv() -> None:
+    entries = [DONE, replace(DONE, job="b", currency="USD", cost=10.0), replace(DONE, job="c", price=None, cost=None)]
+    (value,) = grouped(entries, GroupBy.WEEK).value
+    assert (value["jobs"], value["cost"], value["unpriced_jobs"]) == (3, {"CNY": 312.0, "USD": 10.0}, 1)
+    head, line = grouped_csv(entries, GroupBy.WEEK).splitlines()
+    assert head == "week,jobs,hours,npu_hours,cost_CNY,cost_USD,unpriced_jobs"
+    assert line.endswith(",312.0,10.0,1")
+
+
+def test_csv_sets_estimate_beside_actual() -> None:
+    (line,) = csv.DictReader(to_csv([DONE]).splitlines())
+    assert (float(line["training_s"]), float(line["estimated_training_s"])) == (40_000.0, 36_000.0)
+    assert float(line["estimated_allowance_s"]) == 500.0
