@@ -40,7 +40,11 @@ def _write_temporary(path: Path, text: str) -> Path:
 def write_atomic(path: Path, text: str) -> None:
     """Replace the content of a file at once; readers see the old text or the new one."""
     temporary = _write_temporary(path, text)
-    temporary.replace(path)
+    try:
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     fsync_dir(path.parent)
 
 

@@ -7,7 +7,9 @@ before it leaves, so that ranks which die of the broken connection can leave wit
 import contextlib
 import errno
 import faulthandler
+import json
 import os
+import platform
 import signal
 import sys
 import time
@@ -20,6 +22,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from nanochat import __version__
 from nanochat import verdict as verdicts
 from nanochat.agreement import agree
 from nanochat.context import Context, SessionOver
@@ -28,6 +31,7 @@ from nanochat.device import Device, pick
 from nanochat.distributed import Communicator, join
 from nanochat.errors import Interrupted, NotReady, PeerLost, TrainerError
 from nanochat.eventlog import EventLog
+from nanochat.files import write_atomic
 from nanochat.guards import BudgetGuard, Guard
 from nanochat.heartbeat import Heartbeat
 from nanochat.launch.control import publish
@@ -124,6 +128,9 @@ class Rank:
         comm = self._meet(device, heart)
         if place.rank == 0 and (backend := choose_backend(self.run_file, place.job_dir)) is not None:
             self.tracker = Tracker(backend, self.events, self.run_file.run.tracking.every_steps)
+        if place.rank == 0:
+            with contextlib.suppress(OSError):  # a full volume is found by what cannot do without it
+                write_atomic(layout.results_file(place.job_dir, "runtime"), json.dumps(_versions(device), indent=1) + "\n")
         guards: list[Guard] = [BudgetGuard(self.run_file.budget, started)]
         return Context(self.run_file, place.job_dir, device, peers, comm, self.events, self.stop, heart, guards, started=started)
 
@@ -224,6 +231,15 @@ def _is_broken_connection(error: BaseException) -> bool:
     if isinstance(error, (PeerLost, dist.DistError)):
         return True
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in BROKEN_CONNECTION)
+
+
+def _versions(device: Device) -> dict[str, object]:
+    """What this attempt runs on and with, for the report."""
+    versions = {"nanochat": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    library, _space, number = device.runtime.rpartition(" ")
+    if library and library not in versions:
+        versions[library] = number
+    return {"device": device.name, "host": platform.node(), "system": platform.platform(), "versions": versions}
 
 
 def _share_cores(local_size: int) -> None:

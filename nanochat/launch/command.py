@@ -168,7 +168,17 @@ class Launch:
             with suppress(OSError):  # a full volume must not hide the code
                 self._record(verdict, raw, code)
         self._part()
+        if self.is_first and raw != ExitCode.INTERRUPTED:  # an interrupted job goes on, and is given no time
+            self._report()
         return code
+
+    def _report(self) -> None:
+        """report.html and report.md of what there is; a job never fails for its report."""
+        from nanochat.report.command import write_quietly
+
+        problem = write_quietly(self.settings.job_dir)
+        if problem:
+            print(f"launch: no report: {problem}", file=sys.stderr)
 
     def _record(self, verdict: Verdict | None, raw: int, code: int) -> None:
         message = verdict.message if verdict else ""

@@ -56,6 +56,8 @@ class Report:
         attempts: Starts.
         results: Content of results/*.json by name.
         checkpoints: (stage, step, bytes, seconds to save).
+        accounts: The submitter's line about the job: hours_p10, hours_p50, hours_p90, billed_npus, price, currency, cost, estimated and actual
+            seconds by term; {} where nobody kept accounts.
         end: The last done or error event.
     """
 
@@ -72,6 +74,7 @@ class Report:
     attempts: list[Attempt] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
     checkpoints: list[tuple[str, int, int, float]] = field(default_factory=list)
+    accounts: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
 
     @property

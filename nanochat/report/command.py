@@ -1,10 +1,12 @@
 """``python -m nanochat report``: write a job's report, or export its charts and numbers."""
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from nanochat import __version__
 from nanochat.contract import ExitCode
@@ -18,7 +20,7 @@ from nanochat.report.formats import to_csv, to_html, to_markdown
 from nanochat.trackers.read import from_cloud, from_files
 from nanochat.trackers.runs import Tracker as Kind
 
-__all__ = ["export", "main", "write"]
+__all__ = ["export", "main", "write", "write_quietly"]
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -26,6 +28,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--job-dir", type=Path, help="folder of the job")
     parser.add_argument("--to", type=Path, help="folder for the files; default: the job's folder")
     parser.add_argument("--export", action="store_true", help="charts as SVG and PNG and curves as CSV, instead of the report")
+    parser.add_argument("--accounts", metavar="JSON", help="what the job was estimated to take and cost, and what it did")
     parser.add_argument(
         "--from", dest="source", metavar="SOURCE",
         help="what to export: events (the job's own, the default), swanlab or wandb (what they wrote in the job's folder), a folder of theirs, "
@@ -40,6 +43,15 @@ def write(report: Report, folder: Path) -> list[Path]:
     for name, text in texts.items():
         write_atomic(folder / name, text)
     return [folder / name for name in texts]
+
+
+def write_quietly(job_dir: Path) -> str:
+    """Write a job's report at its end; gives back why not, if it cannot be: whatever is wrong with it must not stop the job."""
+    try:
+        write(collect(job_dir), job_dir)
+    except Exception as error:  # above all a full volume
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def export(report: Report, folder: Path, say: Callable[[str], None] = print) -> list[Path]:
@@ -95,6 +107,7 @@ def _report(arguments: argparse.Namespace) -> tuple[Report, Path]:
         raise BadData("there is no such job folder", where=str(job))
     if source == "events":
         report = collect(job)
+        report.accounts = _accounts(arguments.accounts)
         if not report.series and not report.evals and not report.attempts:
             raise BadData("the job has not left any events yet", where=str(job), hint="wait until it has begun")
     elif source in list(Kind):
@@ -104,3 +117,11 @@ def _report(arguments: argparse.Namespace) -> tuple[Report, Path]:
     else:
         report = from_files(Path(source))
     return report, arguments.to or job or Path.cwd()
+
+
+def _accounts(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise BadConfig(f"not JSON: {error}", where="--accounts") from error
+    return found if isinstance(found, dict) else {}

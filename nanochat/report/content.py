@@ -8,7 +8,7 @@ from nanochat.contract import describe
 from nanochat.report.charts import Chart
 from nanochat.report.collect import Report
 
-__all__ = ["Section", "charts_of", "other_charts", "sections"]
+__all__ = ["Section", "charts_of", "headline", "other_charts", "sections"]
 
 GPT2_CORE = {"GPT-2 124M": 0.1139, "GPT-2 355M": 0.1849, "GPT-2 774M": 0.2146, "GPT-2 1.6B": 0.2565}
 """CORE scores for comparison, as listed by karpathy/nanochat."""
@@ -50,6 +50,31 @@ def sections(report: Report) -> list[Section]:
     """The parts of a report in order; empty ones are left out."""
     made = [_summary(report), _results(report), _curves(report), _stages(report), _attempts(report), _cost(report), _setup(report), _samples(report), _warnings(report), _again(report)]
     return [section for section in made if not section.empty]
+
+
+def headline(report: Report) -> list[tuple[str, str, bool]]:
+    """(name, value, true if it is bad) of what people look for first."""
+    end, found = report.end, []
+    if end:
+        failed = end.get("event") == "error"
+        found.append(("state", f"failed ({end.get('code')})" if failed else "can be resumed" if end.get("resumable") else "finished", failed))
+    if report.wall_s:
+        found.append(("took", duration(report.wall_s), False))
+    if report.tokens:
+        found.append(("tokens", count(report.tokens), False))
+    stages = report.training_stages()
+    if stages:
+        losses, bpb = report.curve(stages[-1], "loss"), report.curve(stages[0], "bpb")
+        if losses:
+            found.append((f"last loss, {stages[-1]}", f"{losses[-1][1]:.4g}", False))
+        if bpb:
+            found.append((f"bits per byte, {stages[0]}", f"{bpb[-1][1]:.4g}", False))
+        speed = sorted(value for stage in stages for _step, value in report.curve(stage, "tokens_per_s"))
+        if speed:
+            found.append(("tokens/s, median", f"{speed[len(speed) // 2]:,.0f}", False))
+    if report.warnings:
+        found.append(("warnings", str(sum(times for _code, _message, times in report.warnings)), True))
+    return found
 
 
 def _summary(report: Report) -> Section:
@@ -158,32 +183,60 @@ def _attempts(report: Report) -> Section:
 
 
 def _cost(report: Report) -> Section:
-    """Estimate against actual, where the submitter left an estimate in the notes or the receipt."""
+    """Estimate against actual, where the submitter kept accounts; without them, nothing."""
+    known = report.accounts
     section = Section("Time and cost")
-    notes = {**(report.run.get("notes") or {}), **(report.receipt.get("details") or {})}
-    estimate = notes.get("estimate")
-    if isinstance(estimate, dict):
-        low, mid, high = (estimate.get(key) for key in ("p10_h", "p50_h", "p90_h"))
-        if isinstance(mid, (int, float)):
-            section.rows.append(("estimated", f"{mid:.3g} h" + (f" ({low:.3g} to {high:.3g})" if isinstance(low, (int, float)) and isinstance(high, (int, float)) else "")))
-            section.rows.append(("actual", f"{report.wall_s / 3600:.3g} h"))
-    price, npus = notes.get("price_per_npu_hour"), notes.get("npus")
-    if isinstance(price, (int, float)) and isinstance(npus, int) and npus and report.wall_s:
-        section.rows.append(("cost", f"{report.wall_s / 3600 * npus * price:.2f} {notes.get('currency', '')} ({npus} NPUs x {report.wall_s / 3600:.3g} h x {price} per NPU-hour)".strip()))
+    low, mid, high = (_positive(known.get(key)) for key in ("hours_p10", "hours_p50", "hours_p90"))
+    hours = _positive(known.get("hours")) or (report.wall_s / 3600 or None)
+    if low and high:
+        band = f"{_hours(low)} to {_hours(high)}"
+        section.rows.append(("estimated", f"{_hours(mid)} ({band}, P10 to P90)" if mid else f"{band} (P10 to P90)"))
+    if section.rows and hours:
+        inside = "" if not (low and high) else ", inside the band" if low <= hours <= high else ", outside the band"
+        ratio = f", {hours / mid:.2f} of the estimate" if mid else ""
+        section.rows.append(("actual", f"{_hours(hours)}{ratio}{inside}"))
+    price, npus, currency = _positive(known.get("price")), _positive(known.get("billed_npus")), str(known.get("currency") or "")
+    if price and npus and hours:
+        planned = _positive(known.get("cost_p50"))
+        section.rows.append((
+            "cost", f"{hours * npus * price:,.2f} {currency}" + (f", estimated {planned:,.2f}" if planned else "")
+            + f" ({npus:.0f} NPUs × {_hours(hours)} × {price:g} {currency} per NPU-hour)",
+        ))
+    terms, taken = known.get("estimated"), known.get("actual")
+    if isinstance(terms, dict) and isinstance(taken, dict) and taken:
+        section.header = ["part", "estimated", "actual"]
+        for name in [*terms, *(name for name in taken if name not in terms)]:
+            times = [_positive(part.get(name)) for part in (terms, taken)]
+            if any(times):
+                section.table.append([name, *(duration(value) if value else "-" for value in times)])
     return section
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else None
+
+
+def _hours(hours: float) -> str:
+    return duration(hours * 3600)
 
 
 def _setup(report: Report) -> Section:
     section = Section("What ran where")
     world = report.run.get("world") or {}
     if world:
-        section.rows.append(("world", f"{world.get('nodes', 1)} nodes x {world.get('ranks_per_node', 1)} ranks, device {world.get('device', 'auto')}"))
+        section.rows.append(("world", f"{_many(world.get('nodes', 1), 'node')} × {_many(world.get('ranks_per_node', 1), 'rank')}, device {world.get('device', 'auto')}"))
     versions = report.receipt.get("versions")
     if isinstance(versions, dict):
         section.rows.append(("submitted with", ", ".join(f"{name} {value}" for name, value in versions.items())))
-    runtime = (report.results.get("report") or {}).get("runtime")
+    runtime = (report.results.get("runtime") or {}).get("versions")
     if isinstance(runtime, dict):
         section.rows.append(("ran with", ", ".join(f"{name} {value}" for name, value in runtime.items())))
+    for key, title in (("device", "device"), ("host", "first host"), ("system", "system")):
+        if value := (report.results.get("runtime") or {}).get(key):
+            section.rows.append((title, str(value)))
+    image = (report.receipt.get("details") or {}).get("image") if isinstance(report.receipt.get("details"), dict) else None
+    if isinstance(image, str):
+        section.rows.append(("image", image))
     for key, title in (("submission_id", "submission"), ("spec_sha256", "spec sha256"), ("owner", "owner"), ("backend", "backend")):
         value = report.receipt.get(key) or report.run.get(key)
         if value:
@@ -193,6 +246,10 @@ def _setup(report: Report) -> Section:
     if model:
         section.rows.append(("model", f"depth {model.get('depth')}, sequence {model.get('sequence_len')}, vocabulary {(run.get('tokenizer') or {}).get('vocab_size')}"))
     return section
+
+
+def _many(count: Any, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _samples(report: Report) -> Section:

@@ -6,7 +6,7 @@ import io
 
 from nanochat.report.charts import render_chart
 from nanochat.report.collect import Report
-from nanochat.report.content import Section, sections
+from nanochat.report.content import Section, headline, sections
 
 __all__ = ["to_csv", "to_html", "to_markdown"]
 
@@ -21,7 +21,10 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:5px 22px;margin:0}dt{c
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:16px}.chart{width:100%;height:auto;background:var(--panel);border:1px solid var(--line);border-radius:14px}
 .chart .t{font-size:13px;font-weight:600;fill:var(--ink)}.chart .l{font-size:11px;fill:var(--soft)}.chart .g{stroke:var(--line)}.chart .c{fill:none;stroke-width:1.7;stroke-linejoin:round}
 figure{margin:0 0 14px}figcaption{color:var(--soft);font-size:14px;margin-bottom:4px}pre{margin:0;background:var(--code);border-radius:12px;padding:12px 15px;overflow-x:auto;font:13.5px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:26px 0 0}.tile{background:var(--panel);border:1px solid var(--line);border-radius:14px;padding:13px 16px}
+.tile b{display:block;font-size:21px;font-weight:650;line-height:1.25;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}.tile span{color:var(--soft);font-size:13px}.tile.bad b{color:var(--c1)}
 footer{margin-top:44px;color:var(--soft);font-size:13px}
+@media(max-width:560px){main{padding:26px 16px 50px}th,td{padding-right:12px;font-size:14.5px}dl{column-gap:14px}}
 @media print{body{background:#fff}.chart{break-inside:avoid}}
 """
 
@@ -34,8 +37,16 @@ def to_html(report: Report, version: str) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"><meta name="color-scheme" content="light dark"><title>{name}</title><style>{STYLE}</style></head>\n'
-        f"<body><main><h1>{name}<small>report of a nanochat training job</small></h1>{body}<footer>nanochat-npu {html.escape(version)}</footer></main></body></html>\n"
+        f"<body><main><h1>{name}<small>report of a nanochat training job</small></h1>{_tiles(report)}{body}<footer>nanochat-npu {html.escape(version)}</footer></main></body></html>\n"
     )
+
+
+def _tiles(report: Report) -> str:
+    """The few numbers that people look for first."""
+    cells = "".join(
+        f'<div class="tile{" bad" if bad else ""}"><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>' for name, value, bad in headline(report)
+    )
+    return f'<div class="tiles">{cells}</div>' if cells else ""
 
 
 def _section(section: Section) -> str:

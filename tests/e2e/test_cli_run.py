@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +48,18 @@ def test_two_nodes_train_to_the_end_and_every_rank_has_its_log(shell: CliShell) 
     assert [worker["state"] for worker in answer["workers"]] == ["Succeeded", "Succeeded"]
     attempt = shell.job("two") / "attempts" / "0"
     assert sorted(path.name for path in attempt.glob("rank*.log")) == [f"rank{rank}.log" for rank in range(4)]
+
+
+def test_a_report_is_there_when_a_job_has_ended_and_names_what_it_ran_with(shell: CliShell) -> None:
+    folder = shell.job("two")
+    text = (folder / "report.md").read_text()
+    assert "- **ended**: finished" in text
+    assert "2 nodes × 2 ranks" in text
+    assert re.search(r"\*\*ran with\*\*: nanochat \S+, python \S+, torch 2\.", text)
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
+    done = shell.run("report", "two", check=True)
+    assert str(folder / "report.html") in done.stdout
+    assert "**estimated**" in (folder / "report.md").read_text()  # from the ledger that submit has begun
 
 
 def test_logs_have_each_line_once_with_its_rank(shell: CliShell) -> None:

@@ -1,16 +1,20 @@
 """``report``: what a job did, as a page and as Markdown; or its charts and numbers as files."""
 
+import contextlib
+import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from nanochat_npu import console
 from nanochat_npu.backends.local import connect
-from nanochat_npu.errors import ClusterError, UsageError
+from nanochat_npu.errors import ClusterError, NanochatNpuError, UsageError
 from nanochat_npu.foreground import run_trainer
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import Store
+from nanochat_npu.ledger import Ledger
 from nanochat_npu.locate import Where, job_backend
 from nanochat_npu.options import ContextOption, NamespaceOption, ToOption, complete_job
 
@@ -43,10 +47,22 @@ def command(
     name = job or Path(source.rpartition(":")[2]).name or "run"
     target = to or (Path.cwd() / f"{name}-charts" if export or folder is None else folder)
     arguments = [*(["--job-dir", str(folder)] if folder else []), "--to", str(target), *(["--export", "--from", source] if export else [])]
+    if folder is not None and not export:
+        arguments += ["--accounts", json.dumps(_accounts(name))]
     code = run_trainer(connect(), "report", arguments, name)
     if code == 0 and not export:
         console.say(_("next: open {path} in a browser").format(path=target / "report.html"))
     raise typer.Exit(code)
+
+
+def _accounts(job: str) -> dict[str, Any]:
+    """The ledger's line about the job's newest submission; {} without one, as a report must not fail for its books."""
+    store = Store.default()
+    with contextlib.suppress(NanochatNpuError):
+        found = Ledger.of(store.home).latest(job, store.folder(job).receipt().submission_id)
+        if found is not None:
+            return asdict(found)
+    return {}
 
 
 def _folder(job: str, source: str, where: Where) -> Path:

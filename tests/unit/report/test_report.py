@@ -14,7 +14,8 @@ import pytest
 from nanochat.contract import events, layout
 from nanochat.report import collect
 from nanochat.report.charts import Chart, nice_ticks, render_chart, standalone, thin
-from nanochat.report.command import export, main, write
+from nanochat.report.command import export, main, write, write_quietly
+from nanochat.report.content import headline
 from nanochat.report.formats import to_csv, to_html, to_markdown
 
 
@@ -75,7 +76,7 @@ def test_the_page_is_self_contained_and_safe(job: Path) -> None:
     assert found.loads == []
     assert "script" not in found.tags
     assert "&lt;script&gt;alert(1)" in page
-    for words in ("90 of 100", "1 min 15 s", "2 nodes x 8 ranks", "nanochat-npu submit d4", "host stalls", "69"):
+    for words in ("90 of 100", "1 min 15 s", "2 nodes × 8 ranks", "nanochat-npu submit d4", "host stalls", "69"):
         assert words in page
 
 
@@ -151,3 +152,62 @@ def test_the_report_needs_no_torch(job: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (job / "report.html").exists()
+
+
+ACCOUNTS = {
+    "hours_p10": 0.02, "hours_p50": 0.025, "hours_p90": 0.05, "billed_npus": 8, "price": 3.0, "currency": "CNY", "cost_p50": 0.6,
+    "estimated": {"pretrain": 50.0, "start": 5.0, "rl": 0.0}, "actual": {"pretrain": 43.3, "waiting": 7.0},
+}
+
+
+def test_estimate_stands_beside_what_it_came_to(job: Path) -> None:
+    report = collect(job)
+    report.accounts = ACCOUNTS
+    text = to_markdown(report, "1")
+    assert "- **estimated**: 1 min 30 s (1 min 12 s to 3 min 0 s, P10 to P90)" in text
+    assert "- **actual**: 1 min 40 s, 1.11 of the estimate, inside the band" in text
+    assert "- **cost**: 0.67 CNY, estimated 0.60 (8 NPUs × 1 min 40 s × 3 CNY per NPU-hour)" in text
+    assert [line for line in text.splitlines() if line.startswith(("| pretrain |", "| start |", "| waiting |", "| rl |"))][-3:] == [
+        "| pretrain | 50 s | 43 s |", "| start | 5.0 s | - |", "| waiting | - | 7.0 s |",
+    ]
+    report.accounts = {**ACCOUNTS, "hours": 1.0, "price": None}
+    assert "outside the band" in to_markdown(report, "1")
+    assert "**cost**" not in to_markdown(report, "1")
+
+
+@pytest.mark.parametrize("broken", [{}, {"hours_p10": "soon", "estimated": [], "actual": 3, "price": True}, {"hours_p10": -1, "hours_p90": None}])
+def test_accounts_that_are_missing_or_damaged_leave_the_section_out(job: Path, broken: dict[str, Any]) -> None:
+    report = collect(job)
+    report.accounts = broken
+    assert "Time and cost" not in to_html(report, "1")
+
+
+def test_versions_and_device_come_from_what_the_first_rank_wrote(job: Path) -> None:
+    (job / "results").mkdir(exist_ok=True)
+    (job / "results" / "runtime.json").write_text(json.dumps({"device": "Ascend 910B3", "host": "node-1", "versions": {"torch": "2.12.0", "torch_npu": "2.12.0"}}))
+    text = to_markdown(collect(job), "1")
+    assert "- **ran with**: torch 2.12.0, torch_npu 2.12.0" in text
+    assert "- **device**: Ascend 910B3" in text
+
+
+def test_the_head_of_the_page_says_how_it_ended(job: Path, tmp_path: Path) -> None:
+    found = {name: (value, bad) for name, value, bad in headline(collect(job))}
+    assert found["state"] == ("finished", False)
+    assert found["took"] == ("1 min 40 s", False)
+    assert found["last loss, pretrain"] == ("2", False)
+    assert found["bits per byte, pretrain"] == ("1.5", False)
+    assert found["warnings"] == ("2", True)
+    failed = tmp_path / "bad"
+    write_events(failed, 0, step(1, 5.0), ("error", "pretrain", {"code": 80, "message": "<i>NaN</i>", "step": 1}))
+    page = to_html(collect(failed), "1")
+    assert '<div class="tile bad"><b>failed (80)</b>' in page
+    assert "<i>" not in page
+
+
+def test_a_report_that_cannot_be_written_is_told_and_raises_nothing(job: Path) -> None:
+    assert write_quietly(job) == ""
+    assert (job / "report.html").exists()
+    (job / "report.html").unlink()
+    (job / "report.html").mkdir()
+    assert "report.html" in write_quietly(job)
+    assert not list(job.glob(".report*"))
