@@ -20,7 +20,7 @@ from nanochat_npu.jobs import write_json
 from nanochat_npu.load import LoadedSpec, load_spec, load_text
 from nanochat_npu.plan import Plan, spec_sha256
 
-__all__ = ["KIND", "PlanFile", "is_plan_file", "load", "read", "save"]
+__all__ = ["KIND", "PlanFile", "is_plan_file", "load", "read", "refuse_changes", "save"]
 
 KIND = "nanochat-npu plan"
 FORMAT = 1
@@ -109,7 +109,7 @@ def load(source: str, overrides: Sequence[str] = ()) -> LoadedSpec:
     if not is_plan_file(source):
         return load_spec(source, overrides)
     if any(not override.startswith("backend=") for override in overrides):
-        raise UsageError(_("a plan file is used as it is"), where=source, hint=_("make a new plan with these --set values"))
+        refuse_changes(source)
     planned = read(source)
     stored = load_text(yaml.safe_dump(planned.spec, allow_unicode=True).encode(), source, overrides=overrides, environ={"NANOCHAT_NPU_SITE": ""})
     moved = _moved(planned, stored)
@@ -117,6 +117,16 @@ def load(source: str, overrides: Sequence[str] = ()) -> LoadedSpec:
         again = " ".join(["nanochat-npu plan", planned.source, *(f"--set {override}" for override in planned.overrides), "--to", source])
         raise SpecConflictError(_("since {made} these moved: {what}").format(made=planned.made, what=", ".join(moved)), where=source, hint=_("look again: {command}").format(command=again))
     return stored
+
+
+def refuse_changes(source: str) -> None:
+    """Refuses what would change a plan file; any other source passes.
+
+    Raises:
+        UsageError: It is a plan file.
+    """
+    if is_plan_file(source):
+        raise UsageError(_("a plan file is used as it is"), where=source, hint=_("make a new plan with these --set values"))
 
 
 def _moved(planned: PlanFile, stored: LoadedSpec) -> list[str]:

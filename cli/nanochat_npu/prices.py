@@ -42,6 +42,10 @@ def priced(source: str, overrides: Sequence[str], price: str | None, table: str 
         raise UsageError(_("{one} and {two} cannot go together").format(one="--price", two="--prices"))
     if price is None and table is None:
         return []
+    if source.endswith(".json"):
+        from nanochat_npu import planfile
+
+        planfile.refuse_changes(source)
     today = datetime.date.today()
     # A budget is not held here: it may need the very price that is given now.
     before = [*overrides, "budget.max_total=null"]

@@ -52,12 +52,17 @@ class Planned:
 
 
 def plan_with_estimate(source: str, overrides: list[str], calibrations: tuple[Calibration, ...] = ()) -> Planned:
-    """Load a spec, plan it and estimate it with what this computer knows.
+    """Load a spec or a plan file, plan it and estimate it with what this computer knows.
 
     Raises:
         SpecError: The spec is wrong.
     """
-    loaded = load_spec(source, overrides)
+    if source.endswith(".json"):
+        from nanochat_npu import planfile
+
+        loaded = planfile.load(source, overrides)
+    else:
+        loaded = load_spec(source, overrides)
     plan = make_plan(loaded.spec, datetime.date.today())
     result, problems = estimate_here(plan, calibrations)
     return Planned(loaded, plan, result, problems)

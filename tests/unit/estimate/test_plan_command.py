@@ -517,3 +517,14 @@ def test_a_plot_marks_what_does_not_fit_and_says_whose_price_it_is(run: Run, tmp
     assert "does not fit in memory" in drawn["depth"]
     assert "does not fit in memory" not in drawn["small"]
     assert all("contract 7, 2026-11-01" in text and "uncalibrated" in text for text in drawn.values())
+
+
+def test_a_plan_file_can_be_looked_at_and_takes_no_other_price(run: Run, tmp_path: Path) -> None:
+    _spec, path = planned(run, tmp_path)
+    found = values(run, str(path))
+    assert (found["job"], found["depth"]) == ("x", 2)
+    for flag, value in (("--price", "1CNY"), ("--prices", "public")):
+        for command in ("plan", "submit"):
+            code, _out, err = run(command, str(path), flag, value)
+            assert code == 2
+            assert "as it is" in err
