@@ -73,15 +73,17 @@ def passes(nodes: Nodes, name: str = "pass@1", attempt: int = 0) -> list[float]:
     return [e["value"] for e in nodes.events(attempt) if e["event"] == "eval" and e["name"] == name]
 
 
-def test_pass_at_1_rises_by_20_points_and_not_where_nothing_is_rewarded(start):
-    rewarded, not_rewarded = start("rewarded"), start("zeroed", task="reward_tasks:zeroed")
+def test_pass_at_1_rises_by_20_points_and_not_where_nothing_is_rewarded(start, capsys):
+    rewarded, not_rewarded = start("rewarded", eval_every=4), start("zeroed", task="reward_tasks:zeroed", eval_every=4)
     assert rewarded.wait() == [0], rewarded.output()
     assert not_rewarded.wait() == [0], not_rewarded.output()
-    before, after = passes(rewarded)
+    curve, flat = passes(rewarded), passes(not_rewarded)
+    with capsys.disabled():
+        print(f"\npass@1 at steps 0, 4, 8, 12, 16: {curve}; with the reward zeroed: {flat}")
+    before, after = curve[0], curve[-1]
     assert 0.1 < before < 0.6
     assert after >= before + 0.20
-    same, still = passes(not_rewarded)
-    assert same == before == still  # where nothing can be learnt, no weight moves
+    assert set(flat) == {before}  # where nothing can be learnt, no weight moves
     assert passes(rewarded, "pass@8")[0] >= before
 
 

@@ -9,6 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from flaky_server import Answer, FlakyServer
 from task_files import run_with, write_tasks
 
 from nanochat.contract import RunConfig
@@ -105,6 +106,28 @@ def test_a_manifest_comes_before_the_hub_and_its_checksum_counts(hub, tmp_path, 
         with pytest.raises(DownloadFailed):
             stage_tasks(run, {}, ONCE)
         assert split_files(run, "gsm8k", "train") == []
+
+
+def test_a_server_that_drops_limits_and_corrupts_is_asked_until_the_file_is_whole(tmp_path) -> None:
+    train, test = (json.dumps({"question": "q" * 4000, "answer": f"#### {n}"}).encode() for n in (1, 2))
+    answers = {
+        "train.jsonl": [Answer(drop_after=1000), Answer(status=429, headers={"Retry-After": "0"}, body=b""), Answer()],
+        "test.jsonl": [Answer(corrupt=True), Answer(status=503, body=b""), Answer()],
+    }
+    server = FlakyServer({"train.jsonl": train, "test.jsonl": test}, lambda name, n: answers[name][min(n, 2)])
+    (tmp_path / "here").mkdir()
+    with server.running():
+        entries = [
+            {"name": f"gsm8k/{split}.jsonl", "url": f"{server.url}/{split}.jsonl", "sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+            for split, content in (("train", train), ("test", test))
+        ]
+        (tmp_path / "here" / "manifest.json").write_text(json.dumps({"files": entries}))
+        run = run_with(tmp_path / "here", stages=["rl"])
+        assert stage_tasks(run, {}, Patience(attempts=5, timeout_s=5, first_wait_s=0.01)) == 2
+    assert server.counts == {"train.jsonl": 3, "test.jsonl": 3}
+    assert any(asked for path, asked, _ in server.requests if "train" in path), "what was there already was asked for again"
+    assert [open_rows(run, "gsm8k", split)[0]["answer"] for split in ("train", "test")] == ["#### 1", "#### 2"]
+    assert sorted(path.name for path in (tmp_path / "here" / "gsm8k").iterdir()) == ["test.jsonl", "train.jsonl"]
 
 
 def test_offline_lists_all_that_is_missing_and_asks_nobody(tmp_path) -> None:
