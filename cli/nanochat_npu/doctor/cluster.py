@@ -47,20 +47,33 @@ NEEDED: tuple[tuple[str, str, str, str], ...] = (
     ("delete", "batch.volcano.sh", "jobs", "cancel --delete"),
     ("create", "bus.volcano.sh", "commands", "suspend, resume, cancel"),
     ("create", "", "configmaps", "submit"),
+    ("get", "", "configmaps", "submit, collect"),
+    ("patch", "", "configmaps", "submit"),
+    ("delete", "", "configmaps", "submit"),
+    ("get", "", "pods", "files"),
     ("list", "", "pods", "status"),
     ("watch", "", "pods", "logs --follow"),
     ("get", "", "pods/log", "logs"),
     ("create", "", "pods", "files"),
     ("get", "", "pods/exec", "files"),
+    ("create", "", "pods/exec", "files"),
+    ("get", "", "pods/portforward", "chat"),
+    ("create", "", "pods/portforward", "chat"),
     ("delete", "", "pods", "recover"),
     ("list", "", "events", "explain"),
+    ("get", "", "persistentvolumeclaims", "doctor"),
+    ("list", "", "persistentvolumeclaims", "submit, explain"),
+    ("get", "scheduling.volcano.sh", "podgroups", "status"),
     ("list", "scheduling.volcano.sh", "podgroups", "explain"),
     ("list", "scheduling.volcano.sh", "queues", "explain, capacity"),
     ("list", "", "nodes", "explain, capacity"),
     ("list", "", "resourcequotas", "submit, explain"),
 )
-"""Every right that a command uses; the last four are needed for advice only."""
-ADVICE_ONLY = frozenset({("list", "queues"), ("list", "nodes"), ("list", "podgroups"), ("list", "resourcequotas")})
+"""Every right in the job's namespace that a command uses, as in the tenant role of ``k8s/rbac.yaml``, and what advice reads beyond it."""
+ADVICE_ONLY = frozenset({
+    ("list", "queues"), ("list", "nodes"), ("list", "podgroups"), ("get", "podgroups"), ("list", "resourcequotas"), ("list", "persistentvolumeclaims"),
+    ("get", "persistentvolumeclaims"),
+})
 VOLCANO_CRDS = ("jobs.batch.volcano.sh", "podgroups.scheduling.volcano.sh", "queues.scheduling.volcano.sh", "commands.bus.volcano.sh")
 STRICT_SINCE = (1, 27)
 """Kubernetes from which unknown fields are refused when one asks for it."""

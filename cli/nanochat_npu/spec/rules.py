@@ -345,7 +345,11 @@ RULES: tuple[Rule, ...] = (
 
 def _idle_npus(spec: JobSpec) -> Iterator[Finding]:
     if spec.resources.npus_per_node > 0 and set(spec.run.stages) <= {Stage.DATA, Stage.TOKENIZER} and spec.backend is Backend.VOLCANO:
-        yield Finding(("run", "stages"), _("these stages use no NPU, but the job holds {count}").format(count=spec.world_size), _("resources.npus_per_node: 0"))
+        message = _("these stages use no NPU, but the job holds {count}").format(count=spec.world_size)
+        if spec.price is not None and spec.price.per_npu_hour:
+            message = _("these stages use no NPU, but the job holds {count}, which costs {price:,.2f} {currency} an hour").format(
+                count=spec.world_size, price=spec.world_size * spec.price.per_npu_hour, currency=spec.price.currency)
+        yield Finding(("run", "stages"), message, _("resources.npus_per_node: 0"))
 
 
 def _tracker_key(spec: JobSpec) -> Iterator[Finding]:

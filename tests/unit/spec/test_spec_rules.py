@@ -207,6 +207,9 @@ def test_the_spec_accepts_every_source(load: Load, source: str) -> None:
 def test_a_download_on_idle_npus_is_advised_against(load: Load) -> None:
     loaded = load(CLUSTER, ["run.stages=[data, tokenizer]"])
     assert "run.stages" in [problem.path for problem in loaded.advice]
+    price = "price={per_npu_hour: 12.5, currency: CNY, source: contract, date: 2026-11-01}"
+    (advice,) = (problem for problem in load(CLUSTER, ["run.stages=[data, tokenizer]", "resources.npus_per_node=8", price]).advice if problem.path == "run.stages")
+    assert "holds 8, which costs 100.00 CNY an hour" in advice.message
 
 
 def test_hccl_variables_cover_every_field_and_give_text() -> None:
