@@ -67,6 +67,8 @@ def _check_content(i: int, message: dict[str, Any]) -> None:
             raise BadData(f"message {i}: a part has to be of type text, python or python_output")
         if not isinstance(part.get("text"), str):
             raise BadData(f"message {i}: a part has no text")
+    if not any(part["text"] for part in content if part["type"] != "python_output"):
+        raise BadData(f"message {i}: the assistant says nothing")
 
 
 class _Writer:

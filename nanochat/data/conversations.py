@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -12,7 +12,7 @@ from nanochat.contract import DataSource, RunConfig
 from nanochat.data import toy
 from nanochat.errors import BadConfig, BadData
 
-__all__ = ["ConversationFile", "Conversations", "Listed", "Mixture", "OfTask", "open_conversations", "skipped_records"]
+__all__ = ["ConversationFile", "Conversations", "Listed", "Mixture", "OfTask", "open_conversations", "own_files", "skipped_records"]
 
 TOY_CONVERSATIONS = {"train": 4000, "val": 200}
 AUTO_MIXTURE = ("smoltalk", *3 * ("mmlu",), *4 * ("gsm8k",))
@@ -131,13 +131,16 @@ class ConversationFile(Listed):
     """
 
     def __init__(self, path: Path, split: str, on_bad_record: Literal["refuse", "skip"]) -> None:
+        self.path, self.refuses = path, on_bad_record == "refuse"
         self.skipped: list[str] = []
         good: list[tuple[int, dict[str, Any]]] = []
+        lines: dict[int, int] = {}
         for number, line in enumerate(_lines(path), 1):
             if not line.strip():
                 continue
             try:
                 good.append((int.from_bytes(hashlib.sha256(line.strip()).digest()), _parse(line)))
+                lines[len(good) - 1] = number
             except BadData as error:
                 found = BadData(error.message, where=f"{path}:{number}", hint="correct the line, or set run.sft.on_bad_record: skip")
                 if on_bad_record == "refuse":
@@ -148,8 +151,31 @@ class ConversationFile(Listed):
         held = {digest for digest, _ in good if digest % VALIDATION_SHARE == 0} or {min(digest for digest, _ in good)}
         if len(held) == len({digest for digest, _ in good}):
             held = {min(held)} if len(held) > 1 else set()
-        chosen = [item for digest, item in good if (digest in held) == (split == "val")]
-        super().__init__(chosen or [item for _, item in good[:1]])
+        chosen = [at for at, (digest, _) in enumerate(good) if (digest in held) == (split == "val")] or [0]
+        self.lines = [lines[at] for at in chosen]
+        """The line of each conversation in the file, counted from 1."""
+        super().__init__([good[at][1] for at in chosen])
+
+    def leave_out_unlearnable(self, learnt_of: Callable[[dict[str, Any]], int], limit: int) -> None:
+        """Refuses conversations, or counts them as skipped, that hold nothing to learn once they are cut.
+
+        Args:
+            learnt_of: How many tokens of a conversation are learnt from.
+            limit: Tokens that it is cut at, for the message.
+
+        Raises:
+            BadData: There is one, and bad records are refused.
+        """
+        for line, item in zip(self.lines, self._items, strict=True):
+            if learnt_of(item):
+                continue
+            found = BadData(
+                f"the assistant says nothing within the first {limit} tokens, where a conversation is cut", where=f"{self.path}:{line}",
+                hint="shorten the question, raise run.model.sequence_len, or set run.sft.on_bad_record: skip",
+            )
+            if self.refuses:
+                raise found
+            self.skipped.append(f"{found.where}: {found.message}")
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -196,9 +222,13 @@ def open_conversations(run: RunConfig, split: str) -> Conversations:
 
 def skipped_records(conversations: Conversations) -> list[str]:
     """Where records were left out because they are wrong, and why."""
-    if isinstance(conversations, Mixture):
-        return [line for part in dict.fromkeys(conversations.parts) for line in skipped_records(part)]
-    return conversations.skipped if isinstance(conversations, ConversationFile) else []
+    return [line for file in own_files(conversations) for line in file.skipped]
+
+
+def own_files(conversations: Conversations) -> list[ConversationFile]:
+    """The files of one's own among the sources, each once."""
+    parts = conversations.parts if isinstance(conversations, Mixture) else [conversations]
+    return [part for part in dict.fromkeys(parts) if isinstance(part, ConversationFile)]
 
 
 def _open_one(name: str, run: RunConfig, split: str) -> Conversations:

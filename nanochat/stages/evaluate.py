@@ -19,6 +19,10 @@ __all__ = ["check", "run"]
 
 GROUPS = ("auto", "bpb", "toy", "samples", "core", "chatcore")
 ANSWERING = (Stage.SFT.value, Stage.RL.value)
+RUNS_CODE = (
+    "HumanEval runs programs that the model wrote. They get 5 s, 256 MiB, small files and an empty environment, and may still read what this user can read "
+    "and use the network: a container without secrets and network is the place for models that are not trusted"
+)
 
 
 def check(context: Context) -> None:
@@ -44,6 +48,8 @@ def check(context: Context) -> None:
             open_task(name, context.run, "val")
     for name in CHAT_CORE if "chatcore" in wanted else ():
         open_task(name, context.run, "val")
+    if context.is_first and wanted & {"humaneval", "chatcore"}:
+        context.events.warn("runs_model_code", RUNS_CODE)
 
 
 def run(context: Context) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from nanochat.checkpoint import Checkpoints, Manifest, load_weights
 from nanochat.context import Context
 from nanochat.contract import ModelShape, Stage
 from nanochat.data import Place
-from nanochat.data.conversations import open_conversations, skipped_records
+from nanochat.data.conversations import open_conversations, own_files, skipped_records
 from nanochat.data.sft import build_sft_loader, epoch_steps, sft_validation_batches
 from nanochat.errors import BadConfig, BadData
 from nanochat.evaluation import Evaluator
@@ -16,6 +16,7 @@ from nanochat.loop import Loop, Plan
 from nanochat.model import GPT, build
 from nanochat.optim import LearningRates, MuonAdamW, build_optimizer
 from nanochat.schedule import FineTuneSchedule
+from nanochat.tokenizer import Tokenizer
 
 __all__ = ["check", "run"]
 
@@ -32,8 +33,9 @@ def check(context: Context) -> None:
         BadData: They are not, or a conversation is wrong.
         BadConfig: The model is another than the run config and the tokenizer say.
     """
-    require_fit(context, find_checkpoint(context, (BASE,)), load_tokenizer(context))
-    context.peers.first_does(lambda: _open_data(context))
+    base, tokenizer = find_checkpoint(context, (BASE,)), load_tokenizer(context)
+    require_fit(context, base, tokenizer)
+    context.peers.first_does(lambda: _open_data(context, tokenizer, shape_of(base).sequence_len + 1))
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -61,20 +63,28 @@ def run(context: Context) -> dict[str, Any]:
     loop.evaluate = lambda step: {"bpb": evaluator.bpb(model, step, batches)}
     if manifest is not None:
         loop.resume(manifest)
-    skipped = len(skipped_records(open_conversations(context.run, "train")))
+    skipped = context.peers.first_does(lambda: len(_skipped(context, tokenizer, shape.sequence_len + 1)))
     try:
         return {**loop.run(), "rows": loader.stats.shares(), "skipped_records": skipped}
     finally:
         loader.close()
 
 
-def _open_data(context: Context) -> None:
+def _open_data(context: Context, tokenizer: Tokenizer, limit: int) -> None:
     """Reads all conversations once, so that a wrong record is found, and told, before a model is built."""
-    skipped = skipped_records(open_conversations(context.run, "train"))
+    skipped = _skipped(context, tokenizer, limit)
     open_conversations(context.run, "val")
     if skipped:
         more = f"; and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
         context.events.warn("records_skipped", f"{len(skipped)} conversations are left out: {'; '.join(skipped[:SHOWN])}{more}")
+
+
+def _skipped(context: Context, tokenizer: Tokenizer, limit: int) -> list[str]:
+    """Which records of one's own files are left out, and why; those that are refused raise."""
+    conversations = open_conversations(context.run, "train")
+    for file in own_files(conversations):
+        file.leave_out_unlearnable(lambda item: sum(tokenizer.render_conversation(item, limit)[1]), limit)
+    return skipped_records(conversations)
 
 
 def _place(context: Context, shape: ModelShape) -> Place:

@@ -63,6 +63,8 @@ def test_core_and_chatcore_are_the_same_on_two_ranks_and_stand_beside_gpt2(start
     rows = list(csv.DictReader(layout.results_file(one.job, "eval-sft").with_suffix(".csv").read_text().splitlines()))
     assert {row["measure"] for row in rows} == {"core", "chatcore", "facts"}
     assert next(row["centred"] for row in rows if row["task"] == "mean of gpt2 1.6B") == "0.256525"
+    warned = [e["message"] for e in one.events() if e.get("code") == "runs_model_code"]
+    assert len(warned) == 1 and "use the network" in warned[0]
     told = {e["name"]: e["value"] for e in one.events() if e["event"] == "eval"}
     assert told["core"] == found["core"]["value"]
     assert told["chatcore"] == found["chatcore"]["value"]
@@ -70,6 +72,9 @@ def test_core_and_chatcore_are_the_same_on_two_ranks_and_stand_beside_gpt2(start
 
 def write_conversations(path: Path) -> str:
     lines = [json.dumps([{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": str(i)}]).encode() for i in range(30)]
+    long = [{"role": "user", "content": "very long " * 30_000}, {"role": "assistant", "content": "yes"}]
+    lines[14] = json.dumps(long).encode()
+    lines[16] = json.dumps([{"role": "user", "content": "go on"}, {"role": "assistant", "content": "and on " * 30_000}]).encode()  # is cut, and learnt from
     lines[3], lines[7], lines[11] = b"{broken", b'[{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]', '"\u00e9"'.encode("latin-1")
     path.write_bytes(b"\n".join(lines))
     return str(path)
@@ -83,15 +88,25 @@ def test_wrong_records_are_refused_before_training_with_file_and_line(start, tmp
     assert not nodes.losses(0, "sft")
 
 
+def test_a_question_that_fills_the_row_is_refused_with_file_and_line(start, tmp_path):
+    lines = [json.dumps([{"role": "user", "content": f"say {i}" * (1 if i != 4 else 40_000)}, {"role": "assistant", "content": str(i)}]) for i in range(9)]
+    (tmp_path / "long.jsonl").write_text("\n".join(lines))
+    nodes = start("job", config(sft={"data": [str(tmp_path / "long.jsonl")]}), 2)
+    assert nodes.wait() == [ExitCode.BAD_DATA], nodes.output()
+    assert "nothing within the first 257 tokens" in nodes.verdict()["message"]
+    assert nodes.verdict()["where"].endswith("long.jsonl:5")
+
+
 def test_wrong_records_are_skipped_named_and_counted(start, tmp_path):
     data = [write_conversations(tmp_path / "c.jsonl"), "spelling"]
     nodes = start("job", config(stages=["tokenizer", "pretrain", "sft", "report"], sft={"data": data, "on_bad_record": "skip"}))
     assert nodes.wait() == [0], nodes.output()
     warning = next(event["message"] for event in nodes.events() if event.get("code") == "records_skipped")
-    assert warning.startswith("3 conversations are left out")
-    assert all(f"c.jsonl:{line}" in warning for line in (4, 8, 12))
+    assert warning.startswith("4 conversations are left out")
+    assert all(f"c.jsonl:{line}:" in warning for line in (4, 8, 12, 15)), warning
+    assert "nothing within the first 257 tokens" in warning
     stages = json.loads(layout.stages_file(nodes.job).read_text())["stages"]
-    assert stages["2"]["result"]["skipped_records"] == 3
+    assert stages["2"]["result"]["skipped_records"] == 4
 
 
 def test_a_task_without_its_examples_stops_before_any_is_scored(start, tmp_path):

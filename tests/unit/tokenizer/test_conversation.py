@@ -72,6 +72,8 @@ def test_prompt_ends_where_the_assistant_begins(tokenizer: Tokenizer) -> None:
     ({"messages": [user("a"), {"role": "tool", "content": "b"}]}, "message 1 is from 'tool'"),
     ({"messages": [user("a"), assistant("")]}, "message 1: the assistant says nothing"),
     ({"messages": [user("a"), assistant([])]}, "message 1: content"),
+    ({"messages": [user("a"), assistant([{"type": "text", "text": ""}])]}, "message 1: the assistant says nothing"),
+    ({"messages": [user("a"), assistant([{"type": "python_output", "text": "7"}])]}, "message 1: the assistant says nothing"),
     ({"messages": [user(["a"]), assistant("b")]}, "message 0: content"),
     ({"messages": [user("a"), assistant([{"type": "image", "text": "b"}])]}, "message 1: a part"),
     ({"messages": [user("a"), assistant([{"type": "text"}])]}, "message 1: a part has no text"),
