@@ -39,9 +39,12 @@ _FORMULAS: dict[str, tuple[str, tuple[Source, ...]]] = {
     "pretrain.communication": ("steps x 2 x bytes x (n - 1) / n / link; not overlapped with the backward pass", ()),
     "pretrain.validation": ("evals x eval_tokens / (speedup x tokens_per_s); evals = steps / eval_every + 2", (_LOGS,)),
     "pretrain.samples": ("samples x 112 decoded tokens x L x 0.4 ms", (_ASSUMED,)),
+    "pretrain.tasks": ("0.2 s x L for the questions of source toy, before the first step", (Source("measured on two CPU cores at d2", "2026-11"),)),
     "pretrain.saves": ("saves x checkpoint_gb / gb_per_s", (_ASSUMED,)),
     "eval.validation": ("evals x eval_tokens / (speedup x tokens_per_s)", (_LOGS,)),
-    "eval.tasks": ("examples / ranks x (s_per_example + tokens_per_example x ranks / (3 x tokens_per_s))", (_LOGS,)),
+    "eval.tasks": (
+        "examples / ranks x (s_per_example + tokens_per_example x ranks / (3 x tokens_per_s)); 0.2 s x L for the questions of source toy", (_LOGS,),
+    ),
     "sft.train": ("steps x tokens_per_step / tokens_per_s", (Source("one epoch of the chat mixture: 444 M tokens (847 steps of 2^19, leideng/nanochat-ascend d20)", "2026-07"),)),
     "sft.validation": ("evals x eval_tokens / (speedup x tokens_per_s)", (_LOGS,)),
     "sft.saves": ("saves x checkpoint_gb / gb_per_s", (_ASSUMED,)),

@@ -27,6 +27,8 @@ SAMPLE_TOKENS = 7 * 16
 """Tokens that one round of samples decodes."""
 DECODE_LAYER_S = 0.4e-3
 """Eager decoding of one token takes this per layer on an NPU: launch-bound, assumed."""
+TOY_QUESTIONS_LAYER_S = 0.2
+"""A round of the 309 questions of source toy, per layer: 0.23 to 0.57 s at d2 on two cores (``dev/bench_calibration.py``, events)."""
 CHAT_EXAMPLES = 26_000
 """Examples of the chat evaluations (ARC, MMLU, GSM8K, HumanEval, SpellingBee)."""
 GSM8K_TRAIN = 7_473
@@ -111,7 +113,14 @@ def _pretrain(inputs: Inputs, step: Rates, previous: Stage | None) -> list[Term]
     found.append(_validation("pretrain", evals, eval_tokens, step))
     found.append(_samples(inputs, steps))
     found.append(_saves("pretrain", inputs, train_s, step))
+    if inputs.run.data.source is DataSource.TOY:
+        found.append(_toy_questions("pretrain", inputs))
     return found
+
+
+def _toy_questions(stage: str, inputs: Inputs) -> Term:
+    each = TOY_QUESTIONS_LAYER_S * inputs.shape.depth
+    return Term(f"{stage}.tasks", each, "overhead", {"rounds": 1.0, "s_each": each})
 
 
 def _validation(stage: str, evals: int, eval_tokens: int, step: Rates) -> Term:
@@ -154,6 +163,8 @@ def _eval_examples(inputs: Inputs, previous: Stage | None) -> int:
 def _eval(inputs: Inputs, step: Rates, previous: Stage | None) -> list[Term]:
     found = [_validation("eval", 1, _eval_tokens(inputs, inputs.run.pretrain.eval_tokens), step)]
     examples = _eval_examples(inputs, previous)
+    if not examples and inputs.run.data.source is DataSource.TOY:
+        return [*found, _toy_questions("eval", inputs)]
     if not examples:
         decoded = 200.0
         return [*found, Term("eval.tasks", decoded * inputs.shape.depth * DECODE_LAYER_S, "overhead", {"decoded_tokens": decoded})]

@@ -155,3 +155,9 @@ def test_hccl_buffers_and_reserve_live_in_what_fits_keeps_free() -> None:
     assert one.headroom["hccl_buffers"] == 0
     assert four.peak_bytes + sum(four.headroom.values()) <= four.usable_bytes
     assert memory(job(4, 1, 1, chip="cpu", memory_bytes=2**34)).headroom == {}
+
+
+def test_the_questions_of_source_toy_are_asked_before_training_and_in_eval() -> None:
+    found = {term.key: term.seconds for term in estimate(job(2, 1, 1, chip="cpu", data={"source": "toy"}, stages=["pretrain", "eval"])).terms}
+    assert found["pretrain.tasks"] == found["eval.tasks"] == pytest.approx(0.4)
+    assert "pretrain.tasks" not in {term.key for term in estimate(job()).terms}
