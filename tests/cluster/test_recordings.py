@@ -142,8 +142,19 @@ def test_phases_are_those_that_were_recorded(cluster: Cluster, watched: list[str
     before(cluster)
     send(cluster, scenario)
     after(cluster)
-    cluster.plane.wait("the last phase", lambda: unrepeated(list(watched))[-1:] == expected[-1:] and len(unrepeated(list(watched))) >= len(expected), 60)
-    assert unrepeated(list(watched)) == expected
+    def seen() -> list[str]:
+        found = unrepeated(list(watched))
+        # Real Volcano, busy, may look at a job between the end of a pod and the event about it: it makes the pod anew, calls the job Pending
+        # for that moment, and restarts it then. The same restart by another way; the stand-in has one way only.
+        return _without_moments(found) if cluster.plane.volcano is not None else found
+
+    cluster.plane.wait("the last phase", lambda: seen()[-1:] == expected[-1:] and len(seen()) >= len(expected), 60)
+    assert seen() == expected
+
+
+def _without_moments(found: list[str]) -> list[str]:
+    """Phases without a Pending that stands between Running and Restarting."""
+    return [phase for index, phase in enumerate(found) if not (phase == "Pending" and found[index - 1:index] == ["Running"] and found[index + 1:index + 2] == ["Restarting"])]
 
 
 @pytest.mark.parametrize(("scenario", "before", "wanted"), [
