@@ -3,7 +3,7 @@
 # For NPUs use `nanochat-npu build` instead: it makes an image for one CANN and one torch_npu.
 ARG BASE=python:3.12-slim
 FROM ${BASE}
-ARG TORCH=2.12.0 TORCH_INDEX= PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_PROGRESS_BAR=off PIP_NO_COMPILE=1
+ARG TORCH=2.12.0 TORCH_INDEX= PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_PROGRESS_BAR=off SOURCE_DATE_EPOCH=315532800
 
 RUN getent group 1000 >/dev/null || groupadd -g 1000 nanochat; \
     getent passwd 1000 >/dev/null || useradd -u 1000 -g 1000 -m -s /bin/bash nanochat

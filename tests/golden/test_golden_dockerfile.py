@@ -1,8 +1,10 @@
 """Our own checks of the Dockerfile, beside hadolint where it is installed."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,8 +41,21 @@ def test_layers_go_from_what_changes_least_to_what_changes_most(name: str) -> No
 def test_nothing_that_makes_two_builds_differ(name: str) -> None:
     steps = instructions(dockerfile(name))
     assert not [step for step in steps if re.search(r":latest|apt-get upgrade|pip install (?!.*--no-deps)|curl|wget|git clone|ADD ", step)]
-    assert any("PIP_NO_COMPILE=1" in step for step in steps)
+    assert any("SOURCE_DATE_EPOCH=" in step for step in steps), "bytecode without time stamps"
     assert all("--require-hashes" in step for step in steps if "-r /opt/nanochat/requirements.lock" in step)
+
+
+def test_bytecode_that_pip_makes_with_the_dockerfiles_variables_has_no_time_stamp(tmp_path: Path) -> None:
+    """PIP_NO_COMPILE=1, which stood there, means the contrary of what it says: pip takes it for the value of `compile`."""
+    (line,) = [step for step in instructions(dockerfile("one-server")) if step.startswith("ARG ")]
+    wheel = trainer_wheel()
+    (tmp_path / wheel.name).write_bytes(wheel.content)
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(tmp_path / "site"), str(tmp_path / wheel.name)]
+    subprocess.run(command, env={**os.environ, **dict(word.split("=", 1) for word in line.split()[1:])}, check=True, capture_output=True)
+    compiled = list((tmp_path / "site" / "nanochat").rglob("*.pyc"))
+    assert compiled, "a start compiles nothing"
+    flags = {int.from_bytes(path.read_bytes()[4:8], "little") for path in compiled}
+    assert flags == {0b11}, "checked by the source's hash (PEP 552)"
 
 
 @pytest.mark.parametrize("name", BUILT)
