@@ -32,6 +32,10 @@ class Conversations(Protocol):
         """One of them."""
         ...
 
+    def place(self, index: int) -> str:
+        """Where one of them comes from, for messages."""
+        ...
+
     @property
     def fingerprint(self) -> str:
         """Changes if and only if they change."""
@@ -56,6 +60,10 @@ class Listed:
         """One of them."""
         return self._items[index]
 
+    def place(self, index: int) -> str:
+        """Its number."""
+        return f"conversation {index}"
+
     @cached_property
     def fingerprint(self) -> str:
         """Over all of them."""
@@ -79,8 +87,16 @@ class Mixture:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One of them."""
-        part = next(i for i in range(len(self.parts)) if index < self._starts[i + 1])
+        part = self._part(index)
         return self.parts[part][index - self._starts[part]]
+
+    def place(self, index: int) -> str:
+        """Its place in its source."""
+        part = self._part(index)
+        return self.parts[part].place(index - self._starts[part])
+
+    def _part(self, index: int) -> int:
+        return next(i for i in range(len(self.parts)) if index < self._starts[i + 1])
 
     @property
     def fingerprint(self) -> str:
@@ -106,6 +122,10 @@ class OfTask:
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One of them; nothing but the messages."""
         return {"messages": self._items[index]["messages"]}
+
+    def place(self, index: int) -> str:
+        """Source and number of the record."""
+        return f"{self._name}, record {index}"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -155,6 +175,10 @@ class ConversationFile(Listed):
         self.lines = [lines[at] for at in chosen]
         """The line of each conversation in the file, counted from 1."""
         super().__init__([good[at][1] for at in chosen])
+
+    def place(self, index: int) -> str:
+        """File and line."""
+        return f"{self.path}:{self.lines[index]}"
 
     def leave_out_unlearnable(self, learnt_of: Callable[[dict[str, Any]], int], limit: int) -> None:
         """Refuses conversations, or counts them as skipped, that hold nothing to learn once they are cut.

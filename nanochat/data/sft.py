@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nanochat.contract import RunFile
+from nanochat.contract import RunConfig, RunFile
 from nanochat.data.batches import Batch, StreamBatches, batch_of, untrained
 from nanochat.data.conversations import Conversations, open_conversations
 from nanochat.data.loader import Loader, Place, buffer_documents
@@ -136,9 +136,18 @@ class ConversationStream:
         self._held = [_Held(ordinal, offset, self._entries(ordinal)) for ordinal, offset in held]
 
 
-def _renderer(conversations: Conversations, tokenizer: Tokenizer, capacity: int) -> Render:
+def _renderer(run: RunConfig, conversations: Conversations, tokenizer: Tokenizer, capacity: int) -> Render:
+    """Renders by number. Files of one's own are checked as they are opened; the half million records of a published set are not, so one that
+    is no conversation is met here.
+    """
+
     def render(index: int) -> np.ndarray:
-        ids, mask = tokenizer.render_conversation(conversations[index], capacity)
+        try:
+            ids, mask = tokenizer.render_conversation(conversations[index], capacity)
+        except BadData as error:
+            if run.sft.on_bad_record == "skip":
+                return np.empty(0, dtype=np.int64)
+            raise BadData(error.message, where=conversations.place(index), hint="set run.sft.on_bad_record: skip, and the same run goes on") from error
         if not any(mask):
             return np.empty(0, dtype=np.int64)
         entries = np.asarray(ids, dtype=np.int64)
@@ -169,7 +178,7 @@ def build_sft_loader(run_file: RunFile, tokenizer: Tokenizer, place: Place, *, p
     conversations = open_conversations(run_file.run, "train")
     rows = _rows(run_file, place)
     order = ChunkOrder(_AsCorpus(conversations), run_file.run.seed, rows)
-    render = _renderer(conversations, tokenizer, place.sequence_len + 1)
+    render = _renderer(run_file.run, conversations, tokenizer, place.sequence_len + 1)
     streams = [
         ConversationStream(i, order, render, buffer_documents(rows, len(conversations))) for i in range(place.rank, rows, place.world_size)
     ]
@@ -186,7 +195,7 @@ def epoch_steps(run_file: RunFile, tokenizer: Tokenizer, place: Place) -> int:
     count = len(conversations)
     order = ChunkOrder(_AsCorpus(conversations), run_file.run.seed, 1)
     sample = min(SAMPLE, count)
-    render = _renderer(conversations, tokenizer, place.sequence_len + 1)
+    render = _renderer(run_file.run, conversations, tokenizer, place.sequence_len + 1)
     stream = ConversationStream(0, order, lambda i: render(i), 64)
     row, seen = np.empty(place.sequence_len + 1, dtype=np.int64), 0
     while seen < sample:
@@ -198,7 +207,7 @@ def sft_validation_batches(run_file: RunFile, tokenizer: Tokenizer, place: Place
     """This rank's part of a fixed set of validation rows, each conversation at most once; see `validation_batches`."""
     conversations = open_conversations(run_file.run, "val")
     order = ChunkOrder(_AsCorpus(conversations), 0, 1)
-    stream = ConversationStream(0, order, _renderer(conversations, tokenizer, place.sequence_len + 1), 64)
+    stream = ConversationStream(0, order, _renderer(run_file.run, conversations, tokenizer, place.sequence_len + 1), 64)
     stream.limit_to_epochs(1)
     rows: list[np.ndarray] = []
     for number in range(max(1, eval_tokens // place.sequence_len)):

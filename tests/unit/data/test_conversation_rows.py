@@ -161,3 +161,27 @@ def test_files_mix_and_unknown_names_are_refused(tmp_path: Path) -> None:
         first_batch(run_of([str(tmp_path / "none.jsonl")]))
     with pytest.raises(BadData, match="1 usable conversations"):
         first_batch(run_of([write(tmp_path / "one.jsonl", [conversation("a", "b")])]))
+
+
+def test_a_record_of_a_published_set_that_is_no_conversation_is_named_or_skipped(tmp_path: Path) -> None:
+    rows = [conversation(str(i), "zz") for i in range(12)]
+    rows[7] = conversation("a", "")
+    for split in ("train", "test"):
+        (tmp_path / "smoltalk").mkdir(exist_ok=True)
+        write(tmp_path / "smoltalk" / f"{split}.jsonl", rows)
+
+    def run(on_bad_record: str) -> RunFile:
+        made = run_of(["smoltalk"], on_bad_record=on_bad_record)
+        return made.model_copy(update={"run": made.run.model_copy(update={"data": DataConfig(source="toy", tasks_dir=str(tmp_path))})})
+
+    with pytest.raises(BadData, match=r"smoltalk train, record 7: message 1: the assistant says nothing.*on_bad_record: skip"):
+        first_batch(run("refuse"))
+    assert (first_batch(run("skip")).targets >= 0).any()
+    mixed = run_of(["toy", "smoltalk"])
+    mixed = mixed.model_copy(update={"run": mixed.run.model_copy(update={"data": DataConfig(source="toy", tasks_dir=str(tmp_path))})})
+    from nanochat.data.conversations import open_conversations
+
+    parts = open_conversations(mixed.run, "train")
+    assert parts.place(4000 + 7) == "smoltalk train, record 7"
+    assert parts[4000 + 7] == rows[7]
+    assert parts.place(3) == "conversation 3"
