@@ -37,13 +37,13 @@ def cycle(home: Path, job: list[str]) -> dict[str, Any]:
     """One calibration, the plan that rests on it, the run, and its line in the ledger."""
     begun = time.time()
     loads = [os.getloadavg()[0]]
+    before = call(home, "plan", *job)["time_h"]
     measured = call(home, "calibrate", *job, "--yes")["calibration"]
     loads.append(os.getloadavg()[0])
-    planned = call(home, "plan", *job)
     call(home, "submit", *job, "--follow", "--rerun", "--yes")
     loads.append(os.getloadavg()[0])
     entry = call(home, "cost", "report")["jobs"][-1]  # the calibration has a line too, before it
-    return {"measured": measured, "planned": planned, "entry": entry, "loads": loads, "took_s": time.time() - begun}
+    return {"measured": measured, "before": before, "entry": entry, "loads": loads, "took_s": time.time() - begun}
 
 
 def show(number: int, found: dict[str, Any]) -> bool:
@@ -57,6 +57,8 @@ def show(number: int, found: dict[str, Any]) -> bool:
         f"cycle {number}: tier {entry['tier']}, P10/P50/P90 {low:.0f}/{middle:.0f}/{high:.0f} s, took {actual:.0f} s: {'INSIDE' if inside else 'outside'} "
         f"({100 * (actual / middle - 1):+.0f} % of the median)"
     )
+    low, middle, high = (3600 * found["before"][key] for key in ("p10", "p50", "p90"))
+    print(f"  before the calibration: P10/P50/P90 {low:.0f}/{middle:.0f}/{high:.0f} s")
     print(
         f"  load average before / between / after {' / '.join(f'{load:.1f}' for load in found['loads'])}; of others while calibrating "
         f"{f'{others:.1f}' if others is not None else '-'}; mean over fastest step {slow:.2f}; drift (ln) {measured['drift_ln_sd']:.2f}; cycle {found['took_s']:.0f} s"

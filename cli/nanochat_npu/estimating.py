@@ -217,10 +217,19 @@ def host_with(plan: Plan) -> Host:
 def job_versions(plan: Plan) -> dict[str, str]:
     """Versions that a calibration must share: of the image, or of the packages on this computer, which are looked up, not imported."""
     if plan.spec.backend is Backend.LOCAL:
-        return _installed("torch", "torch_npu")
+        on_cores = {"processor": _processor()} if _chip(plan.spec, this_host()) == "cpu" else {}
+        return {**_installed("torch", "torch_npu"), **on_cores}
     if not plan.wants_npus:
         return {}
     return {"cann": plan.spec.image.cann, "torch_npu": plan.spec.image.torch_npu}
+
+
+def _processor() -> str:
+    """Model and cores of this computer's processor, since "cpu" may be any; an empty model where the system does not say."""
+    model = ""
+    with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+        model = next((line.partition(":")[2].strip() for line in file if line.lower().startswith(("model name", "cpu part"))), "")
+    return f"{model} x {this_host().cores}".strip()
 
 
 def _installed(*packages: str) -> dict[str, str]:

@@ -126,7 +126,7 @@ def lever_text(lever: Lever) -> str:
     return _LEVERS[lever.key](lever)
 
 
-_REASONS = {"chip": lambda: _("another chip"), "stack": lambda: _("another stack"), "impossible": lambda: _("faster than the chip can be")}
+_REASONS = {"chip": lambda: _("another chip"), "stack": lambda: _("another stack"), "processor": lambda: _("another processor"), "impossible": lambda: _("faster than the chip can be")}
 
 
 def _passed_over(reason: str) -> str:

@@ -12,7 +12,7 @@ from nanochat_npu.backends import JobState, JobView, WorkerView
 from nanochat_npu.commands.calibrate import Seen, _enough_steps, record_of, short_run
 from nanochat_npu.errors import UsageError
 from nanochat_npu.estimate.actual import StepTimes
-from nanochat_npu.estimating import job_versions
+from nanochat_npu.estimating import job_versions, this_host
 from nanochat_npu.jobs import home_dir
 from nanochat_npu.load import load_spec
 from nanochat_npu.main import main
@@ -107,7 +107,11 @@ def test_nothing_would_be_left_of_too_few_steps(capsys: pytest.CaptureFixture[st
 def test_a_local_jobs_versions_are_those_that_are_installed_here() -> None:
     from importlib import metadata
 
-    assert job_versions(plan_of("tiny")) == {"torch": metadata.version("torch")}
+    found = job_versions(plan_of("tiny"))
+    assert found["torch"] == metadata.version("torch")
+    assert found["processor"].endswith(f" x {this_host().cores}")
+    assert set(found) == {"torch", "processor"}
+    assert "processor" not in job_versions(plan_of("d20"))
 
 
 def test_the_file_has_every_key_that_a_person_looks_for(tmp_path: Path) -> None:

@@ -528,3 +528,18 @@ def test_a_plan_file_can_be_looked_at_and_takes_no_other_price(run: Run, tmp_pat
             code, _out, err = run(command, str(path), flag, value)
             assert code == 2
             assert "as it is" in err
+
+
+def test_a_calibration_of_another_processor_is_not_used_and_named(run: Run, tmp_path: Path) -> None:
+    found = values(run, "tiny")
+    record = {
+        "format": 1, "chip": "cpu", "stack": "eager", "depth": 2, "width": 128, "device_batch": 4, "tokens_per_step": 2048, "sequence_len": 128, "vocab": 512, "world_size": 1,
+        "nodes": 1, "window_pattern": "L", "step_s": 0.1, "mean_step_s": 0.1, "steps": 30, "measured_on": "2026-11-01", "host": "elsewhere",
+    }
+    path = tmp_path / "calibration.json"
+    tiers = {}
+    for name, versions in {"other": {"processor": "Some CPU x 1"}, "unnamed": {}}.items():
+        path.write_text(json.dumps({**record, "window_pattern": found["window_pattern"], "versions": versions}))
+        result = values(run, "tiny", "--calibration", str(path))
+        tiers[name] = (result["tier"], any("another processor (Some CPU x 1)" in warning["text"] for warning in result["warnings"]))
+    assert tiers == {"other": ("C", True), "unnamed": ("A", False)}
