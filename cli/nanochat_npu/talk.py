@@ -15,18 +15,19 @@ __all__ = ["answer", "wait_until_ready"]
 TIMEOUT_S = 300.0
 
 
-def answer(url: str, messages: list[dict[str, str]]) -> Iterator[str]:
+def answer(url: str, messages: list[dict[str, str]], **settings: float) -> Iterator[str]:
     """Pieces of the model's answer, as it writes them.
 
     Args:
         url: Address of the server.
         messages: The conversation so far, ``{"role", "content"}`` each.
+        settings: Further fields of the request: temperature, top_p, top_k, max_tokens, seed.
 
     Raises:
         ClusterUnreachable: The connection broke.
         ClusterError: The server refuses; its sentence is the message.
     """
-    body = json.dumps({"messages": messages, "stream": True}).encode()
+    body = json.dumps({**settings, "messages": messages, "stream": True}).encode()
     request = urllib.request.Request(f"{url}/v1/chat/completions", data=body, headers={"Content-Type": "application/json"})  # noqa: S310 - our own address
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310

@@ -1,6 +1,5 @@
 """What ``serve`` and ``chat`` do for a job on a cluster: start a server there, forward its port, talk to it."""
 
-import sys
 import time
 
 from nanochat_npu import console, units
@@ -10,12 +9,13 @@ from nanochat_npu.cluster.forward import Forward
 from nanochat_npu.cluster.read import pods_of, read_job
 from nanochat_npu.cluster.serving import PORT, SUFFIX, Server, server_objects
 from nanochat_npu.cluster.submit import Order, Sender
+from nanochat_npu.conversing import Conversation
 from nanochat_npu.errors import JobFailed, JobNotFound
 from nanochat_npu.i18n import _
 from nanochat_npu.job_state import JobObjects, owned_pods
 from nanochat_npu.partial import text
 from nanochat_npu.quoting import TEMPLATES
-from nanochat_npu.talk import answer, wait_until_ready
+from nanochat_npu.talk import wait_until_ready
 
 __all__ = ["Server", "chat_on_cluster", "serve_on_cluster"]
 
@@ -52,7 +52,11 @@ def chat_on_cluster(backend: VolcanoBackend, job: str, server: Server, prompt: s
             if view.state in ENDED:
                 raise JobFailed(view.reason or _("the server has ended"), where=name, hint=_("nanochat-npu logs {name}").format(name=name))
             time.sleep(POLL_S)
-        _converse(forward.url, prompt)
+        conversation = Conversation(forward.url)
+        if prompt is not None:
+            conversation.ask(prompt)
+        else:
+            conversation.run()
 
 
 def start(backend: VolcanoBackend, job: str, server: Server) -> str:
@@ -89,27 +93,3 @@ def await_pod(backend: VolcanoBackend, name: str) -> str:
             said = view.reason
             console.say(_("waiting for the server: {reason}").format(reason=said or view.state))
         time.sleep(POLL_S)
-
-
-def _converse(url: str, prompt: str | None) -> None:
-    messages: list[dict[str, str]] = []
-    while True:
-        said = prompt if prompt is not None else _ask()
-        if not said:
-            return
-        messages.append({"role": "user", "content": said})
-        whole = ""
-        for piece in answer(url, messages):
-            whole += piece
-            console.binary_data(piece.encode())
-        console.binary_data(b"\n")
-        messages.append({"role": "assistant", "content": whole})
-        if prompt is not None:
-            return
-
-
-def _ask() -> str:
-    """What the person says; "" at the end."""
-    if console.is_interactive():
-        console.say(_("you (empty line ends):"))
-    return sys.stdin.readline().strip()
