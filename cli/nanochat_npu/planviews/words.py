@@ -86,7 +86,7 @@ def basis(result: Estimate) -> str:
             steps=record.steps, depth=record.depth, world=record.world_size, date=record.measured_on, host=record.host or record.chip
         )
         if record.cheap:
-            text += "; " + _("micro-batches only, so the interval is twice as wide")
+            text += "; " + _("few steps, so the interval is twice as wide")
     elif result.inputs.stack is Stack.UNKNOWN:
         text = _("uncalibrated: the stack is not known; from fused to eager, which differ by a factor of 2.4")
     elif result.tier == "D":
