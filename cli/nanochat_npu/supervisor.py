@@ -153,7 +153,7 @@ class Supervisor:
 
     def _start_launchers(self, attempt: int, started: list[Popen[bytes]]) -> None:
         common = {
-            **{name: value for name, value in os.environ.items() if name not in _PLATFORM_VARIABLES},
+            **{name: value for name, value in os.environ.items() if name not in _PLATFORM_VARIABLES | _SETTLED_VARIABLES},
             layout.ENV_JOB_DIR: str(self.folder.path), layout.ENV_RUN_FILE: str(self.folder.run_file),
             layout.ENV_ATTEMPT: str(attempt), layout.ENV_NODES: str(self.settings.nodes), layout.ENV_NPROC: str(self.settings.ranks_per_node),
             layout.ENV_MASTER_ADDR: "127.0.0.1", layout.ENV_MASTER_PORT: str(processes.free_port()),
@@ -221,6 +221,8 @@ class Supervisor:
 
 _PLATFORM_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"})
 """Leftovers of another launcher around us; three platforms give them three meanings."""
+_SETTLED_VARIABLES = frozenset({"NANOCHAT_LOGGER"})
+"""The spec has taken them in already, below ``--set``; in the trainer, which lets the environment win, they would count twice."""
 
 
 def _reap() -> None:

@@ -32,6 +32,13 @@ def test_a_final_code_ends_the_job_at_once(bench: Bench, code: int) -> None:
     assert (view.state, view.exit_code, view.attempt) == (JobState.FAILED, code, 0)
 
 
+def test_a_tracker_that_the_environment_names_is_not_taken_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spec has it already, or ``--set`` has overruled it (calibrate does); the trainer would let the environment win."""
+    monkeypatch.setenv("NANOCHAT_LOGGER", "swanlab")
+    bench.end(bench.start())
+    assert (bench.store.folder("job").path / "attempts" / "0" / "logger").read_text() == "not set"
+
+
 @pytest.mark.parametrize("code", [69, 75, 82, 1, 137])
 def test_a_code_that_allows_it_restarts_the_job(bench: Bench, code: int) -> None:
     view = bench.end(bench.start(codes=[code, 0]))

@@ -23,6 +23,7 @@ def main() -> int:
     if play.get("child"):
         subprocess.Popen(["sleep", "600"], start_new_session=True)
     print(f"node {node} of attempt {attempt} started", flush=True)
+    (folder / "logger").write_text(os.environ.get("NANOCHAT_LOGGER", "not set"))
     if node == 0:
         with (folder / "events.jsonl").open("a") as file:
             for event in play.get("events", []):
