@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,6 +38,8 @@ __all__ = ["CHECKS", "Check", "Machine", "check", "main"]
 BANDWIDTH_BYTES = 64 * 2**20
 GEMM_SIZE = 4096
 PROFILED_STEPS = 3
+FALL_BACK = "fall back to run on the CPU"
+"""How torch_npu warns of an operator that it lacks (Ascend/pytorch, ``VariableFallbackKernel.cpp``): right, and very slow."""
 
 
 @dataclass(frozen=True)
@@ -224,11 +227,19 @@ CHECKS: dict[str, Callable[[Machine], dict[str, Any]]] = {
 def check(name: str, machine: Machine) -> Check:
     """The outcome of one check; an error of the device is an outcome too."""
     started = time.perf_counter()
-    try:
-        values = CHECKS[name](machine)
-    except (Wrong, TrainerError, RuntimeError) as error:
-        return Check(name, False, {}, f"{type(error).__name__}: {error}", round(time.perf_counter() - started, 2))
-    return Check(name, True, values, "", round(time.perf_counter() - started, 2))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        always = torch.is_warn_always_enabled()
+        torch.set_warn_always(True)  # else what was told once before is not told in the check that causes it
+        try:
+            values = CHECKS[name](machine)
+        except (Wrong, TrainerError, RuntimeError) as error:
+            return Check(name, False, {}, f"{type(error).__name__}: {error}", round(time.perf_counter() - started, 2))
+        finally:
+            torch.set_warn_always(always)
+    elsewhere = sorted({str(warning.message).splitlines()[0] for warning in told if FALL_BACK in str(warning.message)})
+    problem = f"not done on the device: {'; '.join(elsewhere)}" if elsewhere else ""
+    return Check(name, not elsewhere, values, problem, round(time.perf_counter() - started, 2))
 
 
 def _about(machine: Machine) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The self-check on a CPU: it passes, it writes its file, and it does not pass what is wrong."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_a_wrong_operation_is_named_and_costs_the_exit_code(tmp_path: Path, monk
     monkeypatch.setattr(selfcheck, "CHECKS", {"operations": selfcheck.CHECKS["operations"]})
     calls.clear()
     assert main(["--device", "cpu", "--to", str(tmp_path / "check.json")]) == 69
+
+
+def test_an_operator_that_runs_on_the_cpu_instead_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def falls_back(machine: Machine) -> dict[str, object]:
+        warnings.warn("CAUTION: The operator 'aten::lerp' is not currently supported on the NPU backend and will fall back to run on the CPU.", stacklevel=1)
+        return {"right": True}
+
+    monkeypatch.setattr(selfcheck, "CHECKS", {"operations": falls_back})
+    result = check("operations", Machine(pick("cpu")))
+    assert not result.passed and "not done on the device" in result.problem and "aten::lerp" in result.problem
 
 
 def test_a_missing_npu_is_said_and_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
