@@ -39,7 +39,8 @@ def debian(cache: Path) -> Path:
     path = cache / f"{suite}.tar"
     if not path.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        partial = cache / f"{suite}.partial.tar"
+        # A name of its own: two runs of these tests share the cache.
+        partial = cache / f"{suite}.{os.getpid()}.partial.tar"
         run("mmdebstrap", "--variant=minbase", f"--include={PACKAGES}",
             '--customize-hook=rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED',
             # The machine's own certificates: behind an inspecting proxy pip needs them.
