@@ -11,6 +11,10 @@ the runs' figures is told.
 sft   tokens of a step (rows x length, padding included on both sides) by the time that each side itself gives for its step.
 rl    tokens that were sampled in a step, by the time from one step's line to the next: sampling, rewards and update.
 
+For rl the reward is the parity of an answer's length on both sides, upstream's ``GSM8K.reward`` being replaced before its script starts: a model with
+random weights earns nothing otherwise, and a step in which all rewards are equal teaches nothing (ours leaves such rows out, so it would
+be measured at half of the work).
+
 What cannot be compared: upstream samples one example's answers at a time in batches of the device batch, we all answers to an example
 at once; upstream lets rows that are done ride along; answers differ, since random numbers do. With random weights hardly any answer
 ends before the limit, so both make about the same number of tokens; the mean length is told. Losses are not compared here.
@@ -37,6 +41,25 @@ DEPTH, LENGTH, VOCAB, DEVICE_BATCH = 4, 512, 4096, 4
 SFT_STEPS, RL_STEPS = 14, 6
 EXAMPLES, SAMPLES, NEW_TOKENS = 2, 8, 64
 WORDS = ["".join(random.Random(i).choices(string.ascii_lowercase, k=3 + i % 7)) for i in range(3000)]
+
+REWARD = """
+from nanochat.contract import RunConfig
+from nanochat.tasks.gsm8k import Gsm8k
+
+class Parity(Gsm8k):
+    def reward(self, example, answer):
+        return float(len(answer) % 2)
+
+def task(split):
+    return Parity(RunConfig.model_validate({"data": {"source": "toy", "tasks_dir": TASKS}}), split)
+"""
+THEIR_REWARD = """
+import runpy, sys
+from tasks.gsm8k import GSM8K
+GSM8K.reward = lambda self, conversation, answer: float(len(answer) % 2)
+sys.argv[0] = "chat_rl"
+runpy.run_module("scripts.chat_rl", run_name="__main__")
+"""
 
 SLUGS = {"smoltalk": "HuggingFaceTB--smol-smoltalk/default", "mmlu": "cais--mmlu/all", "gsm8k": "openai--gsm8k/main"}
 """Where upstream keeps a task's files: below ``task_data``."""
@@ -114,7 +137,8 @@ def upstream(stage: str, checkout: Path, base: Path, env: dict[str, str]) -> dic
             "--eval-examples=1", "--eval-every=1000", "--save-every=1000",
         ],
     }[stage]
-    command = [sys.executable, "-m", f"scripts.chat_{stage}", "--device-type=cpu", *options]
+    program = ["-c", THEIR_REWARD] if stage == "rl" else ["-m", f"scripts.chat_{stage}"]
+    command = [sys.executable, *program, "--device-type=cpu", *options]
     env = {**env, "PYTHONPATH": str(checkout), "NANOCHAT_BASE_DIR": str(base), "TORCHDYNAMO_DISABLE": "1"}
     process = subprocess.Popen(command, cwd=checkout, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     speeds, lengths, times, said = [], [], [], []
@@ -135,13 +159,14 @@ def upstream(stage: str, checkout: Path, base: Path, env: dict[str, str]) -> dic
 
 def ours(stage: str, job: Path, tasks: Path, env: dict[str, str]) -> dict[str, float]:
     """Runs our launcher; as `upstream`, from the events."""
+    (job / "parity.py").write_text(f"TASKS = {str(tasks)!r}\n{REWARD}")
     run = {
         "stages": [stage], "data": {"source": "folder", "dir": str(tasks.parent), "tasks_dir": str(tasks), "offline": True},
         "model": {"depth": DEPTH, "sequence_len": LENGTH, "window_pattern": "L"}, "tokenizer": {"vocab_size": VOCAB},
         "pretrain": {"device_batch": DEVICE_BATCH, "tokens_per_step": DEVICE_BATCH * LENGTH, "batch_lr_scale": 1.0, "weight_decay_scaled": 0.0, "steps": 1},
         "sft": {"data": ["smoltalk", *3 * ["mmlu"], *4 * ["gsm8k"]], "steps": SFT_STEPS, "eval_every": 0, "eval_tokens": DEVICE_BATCH * LENGTH},
         "rl": {
-            "task": "gsm8k", "steps": RL_STEPS, "examples_per_step": EXAMPLES, "samples": SAMPLES, "device_batch": SAMPLES, "max_new_tokens": NEW_TOKENS,
+            "task": f"{job / 'parity.py'}:task", "steps": RL_STEPS, "examples_per_step": EXAMPLES, "samples": SAMPLES, "device_batch": SAMPLES, "max_new_tokens": NEW_TOKENS,
             "eval_every": 0, "eval_examples": 1,
         },
         "checkpoint": {"every_minutes": None},

@@ -6,7 +6,7 @@ from nanochat.context import Context
 from nanochat.contract import DataSource
 from nanochat.data import open_corpus
 from nanochat.data.staging import Progress, stage_data
-from nanochat.tasks.staging import needed_splits, stage_tasks
+from nanochat.tasks.staging import missing_bundle, needed_splits, stage_tasks
 
 __all__ = ["check", "run"]
 
@@ -39,7 +39,7 @@ def _prepare(context: Context) -> dict[str, Any]:
 
         with context.stop.deferred():
             staged = stage_data(data, context.job_dir, report=report, check=context.stop.check)
-    if needed_splits(context.run):
+    if needed_splits(context.run) or missing_bundle(context.run):
         staged["task_files_fetched"] = stage_tasks(context.run)
     splits = open_corpus(data, context.run.seed, context.job_dir)
     counts = {"train": sum(splits.train.block_sizes), "val": sum(splits.val.block_sizes)}

@@ -18,7 +18,7 @@ from nanochat.errors import BadData
 from nanochat.tasks.files import split_files, tasks_dir
 from nanochat.tasks.registry import CHAT_CORE
 
-__all__ = ["needed_splits", "stage_tasks"]
+__all__ = ["missing_bundle", "needed_splits", "stage_tasks"]
 
 MANIFEST = "manifest.json"
 PUBLISHED = {
@@ -46,6 +46,15 @@ def needed_splits(run: RunConfig) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pair for pair in wanted if pair[0] in PUBLISHED))
 
 
+def missing_bundle(run: RunConfig) -> str | None:
+    """Name of CORE's bundle within the tasks' folder where stage eval needs it and it is not there; None also where it is to lie elsewhere."""
+    bundle = run.eval.bundle
+    if Stage.EVAL not in run.stages or not bundle or Path(bundle).exists() or not (run.data.tasks_dir or run.data.dir):
+        return None
+    folder = tasks_dir(run)
+    return Path(bundle).relative_to(folder).as_posix() if Path(bundle).is_relative_to(folder) else None
+
+
 def stage_tasks(run: RunConfig, environ: Mapping[str, str] = os.environ, patience: Patience = Patience()) -> int:
     """Number of files that were fetched; all that the run needs are there when this returns.
 
@@ -54,21 +63,36 @@ def stage_tasks(run: RunConfig, environ: Mapping[str, str] = os.environ, patienc
         DownloadFailed: A file could not be had.
     """
     missing = [pair for pair in needed_splits(run) if not split_files(run, *pair)]
-    if not missing:
+    bundle = missing_bundle(run)
+    if not missing and bundle is None:
         return 0
     folder = tasks_dir(run)
     if run.data.offline or environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true"):
         raise BadData(
-            "offline, and examples are missing: " + ", ".join(f"{task}/{split}.parquet" for task, split in missing), where=str(folder),
+            "offline, and examples are missing: " + ", ".join([f"{task}/{split}.parquet" for task, split in missing] + ([bundle] if bundle else [])),
+            where=str(folder),
             hint="copy them there, or set run.data.offline: false",
         )
     fetched = 0
     listed = _from_manifest(folder)
+    if bundle:
+        _fetch_split(folder, [_listed_bundle(listed, bundle, folder)], patience)
+        fetched += 1
     for task, split in missing:
         shards = [shard for shard in listed if _belongs(shard.name, task, split)] or list(_published(folder, task, split, environ, patience))
         _fetch_split(folder, shards, patience)
         fetched += len(shards)
     return fetched
+
+
+def _listed_bundle(listed: list[Shard], bundle: str, folder: Path) -> Shard:
+    found = next((shard for shard in listed if shard.name == bundle), None)
+    if found is None:
+        raise BadData(
+            f"the evaluation bundle {bundle} is not here, and no manifest says where it is", where=str(folder / bundle),
+            hint=f"copy it there, or list it in {folder / MANIFEST} with name, url and sha256",
+        )
+    return found
 
 
 def _fetch_split(folder: Path, shards: list[Shard], patience: Patience) -> None:

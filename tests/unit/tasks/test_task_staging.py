@@ -16,7 +16,7 @@ from nanochat.contract import RunConfig
 from nanochat.data.transfer import DownloadFailed, Patience
 from nanochat.errors import BadData
 from nanochat.tasks.files import open_rows, split_files
-from nanochat.tasks.staging import needed_splits, stage_tasks
+from nanochat.tasks.staging import missing_bundle, needed_splits, stage_tasks
 
 ONCE = Patience(attempts=1, timeout_s=5, first_wait_s=0.01)
 
@@ -141,3 +141,23 @@ def test_a_wrong_manifest_is_named(tmp_path, text) -> None:
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(BadData, match=r"manifest\.json"):
         stage_tasks(run_with(tmp_path, stages=["rl"]), {}, ONCE)
+
+
+def test_the_evaluation_bundle_comes_by_the_manifest_or_is_asked_for(hub, tmp_path) -> None:
+    url, root = hub
+    (root / "bundle.zip").write_bytes(b"PK a bundle")
+    here = tmp_path / "here"
+    here.mkdir()
+    run = run_with(here, stages=["eval"], eval={"tasks": ["core"], "bundle": str(here / "core" / "bundle.zip")})
+    assert missing_bundle(run) == "core/bundle.zip"
+    with pytest.raises(BadData, match="no manifest says where it is"):
+        stage_tasks(run, {}, ONCE)
+    with pytest.raises(BadData, match=r"offline, and examples are missing: core/bundle\.zip"):
+        stage_tasks(run, {"HF_HUB_OFFLINE": "1"}, ONCE)
+    entry = {"name": "core/bundle.zip", "url": f"{url}/bundle.zip", "sha256": hashlib.sha256(b"PK a bundle").hexdigest()}
+    (here / "manifest.json").write_text(json.dumps({"files": [entry]}))
+    assert stage_tasks(run, {}, ONCE) == 1
+    assert (here / "core" / "bundle.zip").read_bytes() == b"PK a bundle"
+    assert missing_bundle(run) is None
+    elsewhere = run_with(here, stages=["eval"], eval={"tasks": ["core"], "bundle": str(tmp_path / "other.zip")})
+    assert missing_bundle(elsewhere) is None
