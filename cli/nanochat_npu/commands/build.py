@@ -36,7 +36,7 @@ def command(
     for warning in source.image.warnings:
         console.say(_("warning: {text}").format(text=warning), style="yellow")
     if plan_only:
-        _show_outlook(images.outlook(source), output)
+        _show_outlook(images.outlook(source, builder), output)
     elif handoff is not None:
         files = images.hand_off(source, handoff)
         _show({"reference": str(source.reference), "files": [str(path) for path in files]}, "\n".join(map(str, files)), output)

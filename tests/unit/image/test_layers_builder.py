@@ -15,7 +15,7 @@ from scripted_registry import State, digest_of, serving
 from nanochat_npu.errors import ImageError
 from nanochat_npu.image import layers
 from nanochat_npu.image import registry as registry_module
-from nanochat_npu.image.build import build
+from nanochat_npu.image.build import build, outlook
 from nanochat_npu.image.context import BuildInput, build_input
 from nanochat_npu.image.tarlayer import Entry, wheel_entries, write_layer
 from nanochat_npu.plan import make_plan
@@ -115,6 +115,20 @@ def test_what_a_wheelhouse_holds_is_not_kept_for_builds_without_it(state: State,
     put_base(state)
     make(state, source_of(state, wheelhouse))
     assert not list(cache.glob("packages-*"))
+
+
+def test_outlook_knows_what_an_edit_of_the_code_costs(state: State, wheelhouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_base(state)
+    source = source_of(state, wheelhouse)
+    assert outlook(source).push_bytes is None and outlook(source).changed[0] == "base"
+    make(state, source)
+    assert (outlook(source).push_bytes, outlook(source).changed) == (0, ())
+    parts = {**source.parts, "code": "another"}
+    edited = dataclasses.replace(source, parts=parts, reference=dataclasses.replace(source.reference, tag="edited"))
+    size = len(source.files[source.image.wheel])
+    assert outlook(edited, "layers").changed == ("code",)
+    assert (outlook(edited, "layers").push_bytes, outlook(edited).push_bytes) == (size, 4 * size)
+    assert 4 * size < 2_000_000
 
 
 def test_two_builds_at_once_share_a_cache(state: State, wheelhouse: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
