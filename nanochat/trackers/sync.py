@@ -80,7 +80,7 @@ def pending(folder: Path, *, again: bool = False) -> tuple[list[OfflineRun], Out
     known, outcome, wanted = _noted(folder), Outcome(), []
     for run in runs:
         name = run.folder.name
-        if not again and known.get(name, {}).get("bytes") == run.size_bytes:
+        if not again and (_went_online(run) or known.get(name, {}).get("bytes") == run.size_bytes):
             outcome.kept.append(name)
         elif next(records(run), None) is None:
             outcome.empty.append(name)
@@ -111,6 +111,11 @@ def sync(folder: Path, target: Target, *, again: bool = False, say: Callable[[st
         outcome.sent.append(run.folder.name)
         write_atomic(folder / SYNCED, json.dumps({**_noted(folder), run.folder.name: {"bytes": size, "at": round(time.time())}}, indent=1) + "\n")
     return outcome
+
+
+def _went_online(run: OfflineRun) -> bool:
+    """True for a run that W&B sent while it was written. SwanLab's folders do not tell, and it leaves out what it has."""
+    return run.tracker is Tracker.WANDB and not run.folder.name.startswith("offline-")
 
 
 def _noted(folder: Path) -> dict[str, Any]:

@@ -105,6 +105,16 @@ def test_all_attempts_arrive_as_one_run_and_are_sent_once(made, service, logger,
     assert [run.folder.name for run in pending(job / "tracking")[0]] == [max(noted)]
 
 
+def test_a_run_that_wandb_sent_while_it_was_written_is_left_alone(made, tmp_path):
+    job = copy(made["wandb"], tmp_path)
+    first = find_runs(job)[0].folder
+    first.rename(first.with_name(first.name.removeprefix("offline-")))
+    wanted, outcome = pending(job / "tracking")
+    assert [run.folder.name.startswith("offline-") for run in wanted] == [True]
+    assert outcome.kept == [first.name.removeprefix("offline-")]
+    assert len(pending(job / "tracking", again=True)[0]) == 2
+
+
 def test_an_endpoint_that_cannot_be_reached_is_said_and_nothing_is_lost(made, logger, tmp_path, monkeypatch, capsys):
     job = copy(made[logger], tmp_path)
     monkeypatch.setenv("SWANLAB_API_KEY", "k")
