@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -148,7 +149,10 @@ def _reach(tracker: Tracker, env: Mapping[str, str]) -> None:
 def _send(run: OfflineRun, target: Target, env: dict[str, str]) -> None:
     command = _swanlab(run, target) if run.tracker is Tracker.SWANLAB else _wandb(run, target)
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=target.timeout_s, stdin=subprocess.DEVNULL, check=False)
+        with tempfile.TemporaryDirectory(prefix="nanochat-sync-") as scratch:  # W&B leaves a folder of logs where it runs
+            done = subprocess.run(
+                command, env=env, capture_output=True, text=True, errors="replace", timeout=target.timeout_s, stdin=subprocess.DEVNULL, check=False, cwd=scratch,
+            )
     except subprocess.TimeoutExpired as error:
         raise NotReady(f"not uploaded within {target.timeout_s:.0f} s", where=run.folder.name, hint="nothing is lost; try again later") from error
     printed = done.stdout + done.stderr
@@ -161,13 +165,13 @@ def _send(run: OfflineRun, target: Target, env: dict[str, str]) -> None:
 def _swanlab(run: OfflineRun, target: Target) -> list[str]:
     settings: dict[str, Any] = {"run": {"id": target.run_id}} if target.run_id else {}
     project = {key: value for key, value in (("workspace", target.workspace), ("name", target.project)) if value}
-    return [sys.executable, "-P", "-c", SWANLAB_SYNC, str(run.folder), json.dumps({**settings, **({"project": project} if project else {})})]
+    return [sys.executable, "-P", "-c", SWANLAB_SYNC, str(run.folder.absolute()), json.dumps({**settings, **({"project": project} if project else {})})]
 
 
 def _wandb(run: OfflineRun, target: Target) -> list[str]:
     # The id is in the file. A mark of an upload that is no longer whole would make W&B skip it.
     options: Sequence[str] = [*(["--entity", target.workspace] if target.workspace else []), *(["--project", target.project] if target.project else [])]
-    return [sys.executable, "-P", "-m", "wandb", "sync", "--yes", "--include-online", "--include-synced", *options, str(run.folder)]
+    return [sys.executable, "-P", "-m", "wandb", "sync", "--yes", "--include-online", "--include-synced", *options, str(run.folder.absolute())]
 
 
 def _last(printed: str) -> str:

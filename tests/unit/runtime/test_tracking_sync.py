@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 import wandb
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -82,8 +81,11 @@ def copy(job: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(job, tmp_path / "job", symlinks=True))
 
 
-def test_all_attempts_arrive_as_one_run_and_are_sent_once(made, service, logger, tmp_path, capsys):
-    job = copy(made[logger], tmp_path)
+def test_all_attempts_arrive_as_one_run_and_are_sent_once(made, service, logger, tmp_path, monkeypatch, capsys):
+    copy(made[logger], tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    job = Path("../job")
     assert command.main(["sync", "--job-dir", str(job)]) == 0
     assert "2 uploaded" in capsys.readouterr().out
     assert service.curve(logger, RUN, "pretrain/loss") == pytest.approx({step: 1.0 / step for step in range(1, 6)})
@@ -103,6 +105,7 @@ def test_all_attempts_arrive_as_one_run_and_are_sent_once(made, service, logger,
     noted[max(noted)]["bytes"] -= 10  # as if the run had gone on since
     (job / "tracking" / SYNCED).write_text(json.dumps(noted))
     assert [run.folder.name for run in pending(job / "tracking")[0]] == [max(noted)]
+    assert list(Path().iterdir()) == [], "the trackers' programs leave nothing where the person stands"
 
 
 def test_a_run_that_wandb_sent_while_it_was_written_is_left_alone(made, tmp_path):
@@ -199,7 +202,9 @@ def test_records_longer_than_a_block_are_put_together(tmp_path):
     assert list(records(OfflineRun(Tracker.SWANLAB, tmp_path, tmp_path / "run-x.swanlab"))) == sent
 
 
-def test_a_run_in_the_cloud_is_read_through_the_trackers_interface(service, logger):
+def test_a_run_in_the_cloud_is_read_through_the_trackers_interface(service, logger, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     service.runs[(logger, "r1")] = 1
     if logger == "swanlab":
         service.points.update({(logger, "r1", "pretrain/loss", step): 2.0 / step for step in (1, 2, 3)})
@@ -209,6 +214,7 @@ def test_a_run_in_the_cloud_is_read_through_the_trackers_interface(service, logg
     report = read.from_cloud(f"{logger}:me/demo/r1")
     assert report.curve("pretrain", "loss") == [(1, 2.0), (2, 1.0), (3, pytest.approx(2 / 3))]
     assert report.curve("sft", "pass@1") == [(2, 0.25)]
+    assert list(Path().iterdir()) == []
 
 
 def test_a_run_that_the_cloud_does_not_have_is_an_error(service, logger):
