@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -251,6 +252,8 @@ def test_doctor_says_that_a_cluster_spec_needs_a_cluster(run: Run, monkeypatch: 
 
 
 def test_doctor_has_straight_columns_in_chinese(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")  # asked for twice below, and others write to the disk meanwhile
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
     checks = run("--lang", "zh", "doctor", "--local", "-o", "json").json()["checks"]
     lines = [line for line in run("--lang", "zh", "doctor", "--local").out.splitlines() if "→" not in line]
     starts = {cells(line[: line.index(check["finding"], 2 + len(check["title"]))]) for line, check in zip(lines, checks, strict=True)}
