@@ -63,10 +63,14 @@ def test_only_main_catches_our_errors() -> None:
 
 
 def test_no_handler_swallows_everything() -> None:
+    allowed = {
+        "cli/nanochat_npu/main.py",
+        "cli/nanochat_npu/cluster/asking.py",  # a thread: hands the error to the one that asked, where it is raised again
+    }
     broad = {
         f"{name}:{node.lineno}" for name, node in _walk(CLI)
         if isinstance(node, ast.ExceptHandler) and (node.type is None or _names(node.type) & {"Exception", "BaseException"})
-        and not _raises_again(node) and not name.endswith("/main.py")
+        and not _raises_again(node) and name not in allowed
     }
     assert broad == set()
 

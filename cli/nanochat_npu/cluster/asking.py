@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from concurrent.futures import Future
+from typing import Generic, TypeVar
 
 from nanochat_npu.errors import ClusterForbidden, PrerequisiteMissing
 from nanochat_npu.kube_errors import NotFoundError
@@ -38,11 +39,9 @@ class Promise(Generic[T]):
 
     def __init__(self, unread: list[str], what: str, question: Callable[[], T], *, name_missing: bool) -> None:
         self._unread, self._what, self._question, self._name_missing = unread, what, question, name_missing
-        self._answer: T | None = None
-        self._error: BaseException | None = None
-        # Daemon: Ctrl-C need not wait for a server that does not answer.
-        self._thread = threading.Thread(target=self._run, name=f"ask {what}", daemon=True)
-        self._thread.start()
+        self._future: Future[T] = Future()
+        # A daemon and no pool: Ctrl-C need not wait for a server that does not answer.
+        threading.Thread(target=self._run, name=f"ask {what}", daemon=True).start()
 
     def __call__(self) -> T | None:
         """The answer; None where one may not read it or there is none.
@@ -50,17 +49,15 @@ class Promise(Generic[T]):
         Raises:
             ClusterError: Anything else that went wrong.
         """
-        self._thread.join()
-        error: Any = self._error
-        if error is None or isinstance(error, NotFoundError):
-            return self._answer
-        if isinstance(error, ClusterForbidden):
+        try:
+            return self._future.result()
+        except NotFoundError:
+            return None
+        except ClusterForbidden:
             self._note(self._what)
-        elif isinstance(error, PrerequisiteMissing):
+        except PrerequisiteMissing as error:
             if self._name_missing:
                 self._note(f"{self._what} ({error.message})")
-        else:
-            raise error
         return None
 
     def _note(self, text: str) -> None:
@@ -69,6 +66,6 @@ class Promise(Generic[T]):
 
     def _run(self) -> None:
         try:
-            self._answer = self._question()
+            self._future.set_result(self._question())
         except BaseException as error:
-            self._error = error
+            self._future.set_exception(error)  # raised where the answer is taken

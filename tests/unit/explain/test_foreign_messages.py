@@ -1,5 +1,5 @@
-"""Messages that people met on their clusters and published, none of them chosen or worded by whoever wrote the rules. Each must be explained
-rightly or be called unknown and shown as it is; a guess is worse than no answer.
+"""Messages that people met on their clusters and published: their words, not ours. Each must be explained rightly or be called unknown and
+shown as it is; a guess is worse than no answer.
 """
 
 from typing import Any
