@@ -65,6 +65,8 @@ class Evaluator:
     place: Place | None
     """Of the rows for bpb; None where that is not measured."""
     eval_tokens: int
+    model_stage: str | None = None
+    """Stage that made the model, where that is not the stage that runs."""
 
     def bpb(self, model: GPT, step: int, open_batches: Callable[[], Iterable[Batch]] | None = None) -> float:
         """Bits per byte on the validation text, or on this rank's share of other batches.
@@ -167,4 +169,4 @@ class Evaluator:
     def tell(self, **fields: object) -> None:
         """An event ``eval`` of rank 0."""
         if self.context.is_first:
-            self.context.events.emit("eval", **fields)
+            self.context.events.emit("eval", **fields, **({"model": self.model_stage} if self.model_stage else {}))

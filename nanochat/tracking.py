@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nanochat.contract import RunFile
-from nanochat.contract.events import EventKind
+from nanochat.contract.events import EventKind, measured_in
 from nanochat.errors import BadConfig
 from nanochat.eventlog import EventLog
 from nanochat.report.collect import STEP_METRICS
@@ -200,7 +200,7 @@ class Tracker:
         if kind == "step" and (fields["step"] % self._every == 0 or fields["step"] == fields["steps"]):
             values = {name: float(fields[name]) for name in (*STEP_METRICS, "tokens") if fields.get(name) is not None}
         elif kind == "eval":
-            values = {str(fields["name"]): float(fields["value"])}
+            values, stage = {str(fields["name"]): float(fields["value"])}, measured_in(stage, fields)
         if values:
             self._put(stage, int(fields["step"]), values)
 

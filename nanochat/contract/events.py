@@ -7,10 +7,10 @@ each kind carries beyond that. Readers must accept unknown keys and unknown kind
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-__all__ = ["FIELDS", "VERSION", "EventKind", "encode", "parse_line", "parse_lines"]
+__all__ = ["FIELDS", "VERSION", "EventKind", "encode", "measured_in", "parse_line", "parse_lines"]
 
 VERSION = 1
 
@@ -25,7 +25,8 @@ FIELDS: dict[str, dict[str, str]] = {
         "data_wait_s": "waiting for the next batch", "comm_s": "waiting for collectives, or null",
         "memory_bytes": "peak allocated on this rank, or null",
     },
-    "eval": {"step": "", "name": "bpb, sums, facts, core, a task", "value": "", "correct": "optional", "total": "optional"},
+    "eval": {"step": "", "name": "bpb, sums, facts, core, a task", "value": "", "correct": "optional", "total": "optional",
+             "model": "in stage eval: the stage that made the model"},
     "sample": {"step": "", "prompt": "", "text": ""},
     "checkpoint": {"step": "", "path": "relative to the job's folder", "size_bytes": "", "save_s": ""},
     "stage": {"status": "start, end or skip", "index": "position in run.stages, 0-based", "of": "number of stages", "took_s": ""},
@@ -36,6 +37,14 @@ FIELDS: dict[str, dict[str, str]] = {
 }
 """Fields of each kind of event beside v, event, stage, t, rank, attempt."""
 
+
+def measured_in(stage: str, fields: Mapping[str, Any]) -> str:
+    """Under which stage's name a value of an ``eval`` event is kept: ``sft``, or ``eval-sft`` where stage eval measured sft's model.
+
+    Stage eval may run after each stage, on models whose steps are counted anew: one name for all would mix them into one curve, and
+    SwanLab leaves out a value whose step is below that of the value before it.
+    """
+    return f"{stage}-{fields['model']}" if fields.get("model") else stage
 
 
 def encode(

@@ -161,7 +161,7 @@ def _take(report: Report, event: dict[str, Any], warned: dict[tuple[str, str], i
             if value is not None:
                 report.series.setdefault((stage, metric), Series(metric, stage)).points[step] = value
     elif kind == "eval":
-        value, name = _number(event.get("value")), str(event.get("name", "?"))
+        value, name, stage = _number(event.get("value")), str(event.get("name", "?")), event_lines.measured_in(stage, event)
         if value is not None:
             correct, total = _number(event.get("correct")), _number(event.get("total"))
             report.evals.append((stage, step, name, value, None if correct is None else int(correct), None if total is None else int(total)))

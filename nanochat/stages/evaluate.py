@@ -59,7 +59,7 @@ def run(context: Context) -> dict[str, Any]:
     model = load_model(context, manifest, tokenizer).eval()
     rows = context.run.eval.device_batch or context.run.pretrain.device_batch
     place = Place(context.comm.rank, context.comm.size, rows, model.shape.sequence_len)
-    evaluator = Evaluator(context, tokenizer, place, context.run.pretrain.eval_tokens)
+    evaluator = Evaluator(context, tokenizer, place, context.run.pretrain.eval_tokens, manifest.stage)
     context.events.step = manifest.step
     results = _measure(context, evaluator, model, manifest)
     if context.is_first:

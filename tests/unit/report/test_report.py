@@ -56,6 +56,15 @@ def test_a_step_that_was_done_again_counts_once_with_its_last_value(job: Path) -
     assert report.warnings == [("slow", "host stalls", 2)]
 
 
+def test_evaluations_of_two_models_are_two_curves(tmp_path: Path) -> None:
+    write_events(
+        tmp_path, 0, ("eval", "eval", {"step": 150, "name": "bpb", "value": 1.5, "model": "pretrain"}),
+        ("eval", "eval", {"step": 70, "name": "bpb", "value": 1.75, "model": "sft"}),
+    )
+    report = collect(tmp_path)
+    assert (report.curve("eval-pretrain", "bpb"), report.curve("eval-sft", "bpb")) == ([(150, 1.5)], [(70, 1.75)])
+
+
 class Finder(HTMLParser):
     """Tags of a page, and addresses that it would load."""
 

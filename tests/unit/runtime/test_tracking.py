@@ -70,6 +70,17 @@ def test_every_nth_step_and_the_last_and_all_evaluations_are_sent(events):
     assert recorder.points[-1][2] == {"bpb": 0.5}
 
 
+def test_what_stage_eval_measures_is_kept_by_the_model_it_measured(events):
+    """Fine-tuning counts its steps anew: under one name the second value would lie before the first, where SwanLab leaves it out."""
+    recorder = Recorder()
+    tracker = Tracker(recorder, events)
+    events.stage = "eval"
+    events.emit("eval", step=150, name="bpb", value=0.5, model="pretrain")
+    events.emit("eval", step=70, name="bpb", value=0.6, model="sft")
+    tracker.close()
+    assert recorder.points == [("eval-pretrain", 150, {"bpb": 0.5}), ("eval-sft", 70, {"bpb": 0.6})]
+
+
 def test_a_dead_tracker_is_one_warning(events, tmp_path):
     tracker = Tracker(Dead(), events, every_steps=1)
     emit_steps(events, 50)
