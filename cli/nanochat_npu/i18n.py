@@ -2,7 +2,7 @@
 
 `_` looks a text up when it is called, so messages are translated at run time and modules may be imported before the
 language is chosen. Source texts are English; ``locale/zh_CN/LC_MESSAGES/nanochat_npu.po`` holds the Chinese ones and is
-compiled by ``python -m nanochat_npu.i18n`` (a test holds the .mo equal to it).
+compiled by ``dev/translations.py`` (a test holds the .mo equal to it).
 """
 
 import gettext
@@ -40,11 +40,3 @@ def _(text: str) -> str:
     if "t" not in _state:
         set_language(language())
     return _state["t"].gettext(text)
-
-
-if __name__ == "__main__":
-    import sys
-
-    from nanochat_npu.i18n_tools import main
-
-    sys.exit(main())

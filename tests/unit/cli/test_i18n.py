@@ -2,12 +2,12 @@
 
 import string
 
+from dev.translations import PO, collect, compile_mo, read_po
 from nanochat_npu.i18n import language
-from nanochat_npu.i18n_tools import PO, collect, compile_mo, read_po
 
 
 def test_the_mo_file_is_the_po_file() -> None:
-    assert PO.with_suffix(".mo").read_bytes() == compile_mo(read_po()), "run: python -m nanochat_npu.i18n"
+    assert PO.with_suffix(".mo").read_bytes() == compile_mo(read_po()), "run: python dev/translations.py"
 
 
 CORE = ("spec/", "main.py", "options.py", "yaml_source.py", "load.py", "origins.py", "site.py", "commands/init.py", "commands/validate.py", "commands/config.py")
@@ -17,7 +17,7 @@ def test_the_texts_that_everybody_meets_are_translated() -> None:
     """Specs, their mistakes, help: complete. The tool lists what is missing elsewhere."""
     entries = read_po()
     missing = [text for text, module in collect().items() if module.startswith(CORE) and not entries.get(text)]
-    assert missing == [], "run: python -m nanochat_npu.i18n"
+    assert missing == [], "run: python dev/translations.py"
 
 
 def _fields(text: str) -> list[str]:

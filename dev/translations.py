@@ -1,4 +1,4 @@
-"""For developers: collects the texts that are shown to people, and compiles the Chinese catalogue. ``python -m nanochat_npu.i18n``.
+"""Collects the texts that the command line shows to people, and compiles the Chinese catalogue: ``python dev/translations.py``.
 
 Texts are literals in ``_("...")``, and a few that are data: lines of ``COMMANDS``, docstrings of commands (their help), the
 first line of each preset, and descriptions of the spec's fields (hints).
@@ -6,12 +6,13 @@ first line of each preset, and descriptions of the spec's fields (hints).
 
 import ast
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = ["collect", "compile_mo", "main", "read_po", "write_po"]
 
-_ROOT = Path(__file__).parent
+_ROOT = Path(__file__).parents[1] / "cli" / "nanochat_npu"
 PO = _ROOT / "locale" / "zh_CN" / "LC_MESSAGES" / "nanochat_npu.po"
 _HEADER = (
     "Project-Id-Version: nanochat-npu\nLanguage: zh_CN\nMIME-Version: 1.0\nContent-Type: text/plain; charset=UTF-8\nContent-Transfer-Encoding: 8bit\n"
@@ -22,7 +23,7 @@ def collect() -> dict[str, str]:
     """Every text that is shown, and the module it stands in first."""
     texts: dict[str, str] = {}
     for path in sorted(_ROOT.rglob("*.py")):
-        if path.name in ("i18n.py", "i18n_tools.py"):
+        if path.name == "i18n.py":
             continue
         module = path.relative_to(_ROOT).as_posix()
         for text in _literals(ast.parse(path.read_text(encoding="utf-8")), is_command=path.parent.name == "commands"):
@@ -129,3 +130,7 @@ def main() -> int:
         console.data(f"{modules[text]}: {text}")
     console.say(f"{len(entries)} texts, {len(missing)} without a translation")
     return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
