@@ -1,5 +1,6 @@
 """Submitting where answers are lost, names are taken, and things fail half way: a whole job with a receipt, or nothing."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -350,6 +351,17 @@ def test_a_job_that_is_refused_for_something_else_is_not_asked_about_twice(serve
     with pytest.raises(ClusterRejected):
         sender(server, tmp_path).send(RANKED)
     assert len(server.asked("POST", "/jobs")) == 1
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["any Volcano", "a Volcano without hcclrank"])
+def test_a_job_that_replaces_another_gets_the_plugin_like_a_first_one(server: ScriptedServer, tmp_path: Path, old: bool) -> None:
+    before = stored({**JOB, "metadata": {**JOB["metadata"], "annotations": {marks.ANNOTATION_SUBMISSION: "other"}}}, "old")
+    standing(server, ok(before), MISSING)
+    if old:
+        server.on("POST", r"/jobs\?.*dryRun", UNKNOWN, EXISTS)
+    sent = sender(server, tmp_path).send(dataclasses.replace(RANKED, rerun=True))
+    assert sent_jobs(server)[-1] == (False, ["svc"] if old else ["hcclrank", "svc"])
+    assert ("hcclrank was left out" if old else "hcclrank was added") in sent.notes[0]
 
 
 def test_a_plugin_of_the_specs_own_patch_keeps_its_arguments(server: ScriptedServer, tmp_path: Path) -> None:

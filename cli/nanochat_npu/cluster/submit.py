@@ -115,10 +115,8 @@ class Sender:
         outcome, refusal = Outcome.STARTED, None
         notes: list[str] = []
         try:
-            order, notes = self._ask_about_job(order)
-            found = None
-        except ConflictError:
-            found = self.kube.find(JOBS, order.name, order.namespace)
+            order, notes, taken = self._ask_about_job(order)
+            found = self.kube.find(JOBS, order.name, order.namespace) if taken else None
         except ClusterRejected as error:
             # Refused for its queue, perhaps; the same submission may be running all the same, and is attached to.
             found, refusal = self.kube.find(JOBS, order.name, order.namespace), error
@@ -166,27 +164,33 @@ class Sender:
 
     # ---- asking the server -----------------------------------------------------------------------------------------
 
-    def _ask_about_job(self, order: Order) -> tuple[Order, list[str]]:
-        """The order with the optional plugins that the server knows, and what to say about them.
+    def _ask_about_job(self, order: Order) -> tuple[Order, list[str], bool]:
+        """The order with the optional plugins that the server knows, what to say about them, and whether the name is taken.
 
         Raises:
-            ConflictError: The name is taken. Admission comes before the name, so all of the job has been accepted.
             ClusterRejected: The server refuses the job, with those plugins or without.
         """
         wanted = order.with_plugins()
         if wanted is order:
-            self._dry_run(order.job, order)
-            return order, []
+            return order, [], self._meets_another(order)
         names = ", ".join(order.optional_plugins)
         try:
-            self._dry_run(wanted.job, wanted)
+            taken = self._meets_another(wanted)
         except ClusterRejected as error:
             if not any(problem["rule"] == "V18" for problem in error.details.get("errors", [])):
                 raise
-            self._dry_run(order.job, order)
+            taken = self._meets_another(order)
             return order, [_("job plugin {names} was left out: the cluster's Volcano is older than 1.12.3; MindCluster's scheduler plugin has to number the pods").format(
-                names=names)]
-        return wanted, [_("job plugin {names} was added: the cluster's Volcano knows it, and the rank table then follows the workers' numbers").format(names=names)]
+                names=names)], taken
+        return wanted, [_("job plugin {names} was added: the cluster's Volcano knows it, and the rank table then follows the workers' numbers").format(names=names)], taken
+
+    def _meets_another(self, order: Order) -> bool:
+        """Dry run of the job; True if its name is taken. Admission comes before the name, so all of the job has been accepted then, too."""
+        try:
+            self._dry_run(order.job, order)
+        except ConflictError:
+            return True
+        return False
 
     def _dry_run_maps(self, order: Order) -> None:
         for obj in order.objects[:-1]:
