@@ -86,6 +86,18 @@ def load_text(content: bytes, name: str, *, overrides: Sequence[str] = (), envir
     return LoadedSpec(spec, spec_source.text, name, origins, advice)
 
 
+_STDIN: list[tuple[object, bytes]] = []
+"""What stdin held, with the stream that it was."""
+
+
+def _read_stdin() -> bytes:
+    """What stdin holds: a stream gives it once, and commands ask for their spec more than once (for a price, a sweep, a measurement)."""
+    stream = sys.stdin.buffer
+    if not _STDIN or _STDIN[0][0] is not stream:
+        _STDIN[:] = [(stream, stream.read(MAX_BYTES + 1))]
+    return _STDIN[0][1]
+
+
 def read_source(source: str) -> tuple[bytes, str]:
     """Bytes and name of a spec file, a preset, or stdin.
 
@@ -93,7 +105,7 @@ def read_source(source: str) -> tuple[bytes, str]:
         UsageError: There is nothing of that name, or it cannot be read.
     """
     if source == "-":
-        return sys.stdin.buffer.read(MAX_BYTES + 1), "-"
+        return _read_stdin(), "-"
     path = Path(source)
     preset = preset_path(source)
     try:

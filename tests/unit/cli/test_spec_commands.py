@@ -81,6 +81,16 @@ def test_a_spec_from_stdin(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("validate", "-").code == 0
 
 
+@pytest.mark.parametrize("options", [("--sweep", "run.model.depth=2,4"), ("--sweep", "run.model.depth=2,4", "--price", "3CNY")], ids=["sweep", "price"])
+def test_a_spec_from_stdin_is_there_for_all_that_a_command_wants_of_it(run: Run, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]) -> None:
+    spec = b"name: piped\nbackend: volcano\nresources: {nodes: 2, npus_per_node: 8, npu: 910B3}\nstorage: {output: {claim: c, path: /output}}\nimage: {ref: a/b:1}\n"
+    Path("job.yaml").write_bytes(spec)
+    from_file = run("plan", "job.yaml", *options)
+    assert (from_file.code, from_file.err) == (0, "")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(spec), isatty=lambda: False))
+    assert run("plan", "-", *options).out == from_file.out
+
+
 def test_plan_as_json_has_the_promised_keys(run: Run) -> None:
     value = run("plan", "d20", "-o", "json").json()
     assert value["schema_version"] == 1
