@@ -5,6 +5,7 @@ many tokens as the shortest prompt has, and the rows with longer prompts are led
 numbers come from a generator of its own, so its text does not depend on what else is in the batch, nor on the device.
 """
 
+import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -182,11 +183,19 @@ class Engine:
         Raises:
             PromptTooLong: A prompt leaves no room.
         """
+        with self._prepared():
+            yield from self._stream(prompts, sampling, numbers)
+
+    @contextlib.contextmanager
+    def _prepared(self) -> Iterator[None]:
+        """Begins and ends without what was prepared from weights that may change: it would be of old ones, and its memory is for learning."""
         self._renew()
-        yield from self._stream(prompts, sampling, numbers)
+        try:
+            yield
+        finally:
+            self._renew()
 
     def _renew(self) -> None:
-        """Forgets what was prepared from weights that may have changed since."""
         if not self._fixed:
             self._decoder = None
 
@@ -230,18 +239,18 @@ class Engine:
         Raises:
             PromptTooLong: A prompt leaves no room.
         """
-        self._renew()
         results = [Completion() for _ in prompts]
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))  # neighbours in length share a batch
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            for step in self._stream([prompts[i] for i in chosen], sampling, chosen if numbers is None else [numbers[i] for i in chosen]):
-                result = results[chosen[step.row]]
-                if step.token is not None:
-                    result.tokens.append(step.token)
-                    result.sampled.append(int(step.sampled))
-                if step.finish is not None:
-                    result.finish, result.stop = step.finish, step.stop
+        with self._prepared():
+            for start in range(0, len(order), batch):
+                chosen = order[start : start + batch]
+                for step in self._stream([prompts[i] for i in chosen], sampling, chosen if numbers is None else [numbers[i] for i in chosen]):
+                    result = results[chosen[step.row]]
+                    if step.token is not None:
+                        result.tokens.append(step.token)
+                        result.sampled.append(int(step.sampled))
+                    if step.finish is not None:
+                        result.finish, result.stop = step.finish, step.stop
         return results
 
     def text(self, completion: Completion) -> str:

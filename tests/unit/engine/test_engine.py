@@ -1,6 +1,9 @@
 """Sampling: greedy equals the naive model, rows do not touch each other, limits hold, and the calculator is called."""
 
+import gc
+import itertools
 import random
+import weakref
 from collections import Counter
 
 import pytest
@@ -129,6 +132,28 @@ def test_batches_of_one_call_share_what_is_prepared(model: GPT, monkeypatch: pyt
     assert made == [2]
     engine.complete(prompts(2, seed=5), GREEDY, batch=2)
     assert made == [2, 2]
+
+
+@pytest.mark.parametrize("leave", ["complete", "stream", "half a stream"])
+def test_a_copy_of_weights_that_go_on_learning_is_not_kept(model: GPT, monkeypatch: pytest.MonkeyPatch, leave: str) -> None:
+    made: list[weakref.ref[Decoder]] = []
+
+    def prepare(model: GPT, rows: int) -> Decoder:
+        decoder = Decoder(model, rows)
+        made.append(weakref.ref(decoder))
+        return decoder
+
+    monkeypatch.setattr("nanochat.engine.Decoder", prepare)
+    engine = Engine(model, BYTES)
+    if leave == "complete":
+        engine.complete([[1, 2, 3]], GREEDY)
+    else:
+        steps = engine.stream([[1, 2, 3]], GREEDY)
+        for _step in itertools.islice(steps, 2 if leave == "half a stream" else None):
+            pass
+        del steps
+    gc.collect()
+    assert [reference() for reference in made] == [None]
 
 
 def test_the_decoder_begins_at_the_first_position_and_ends_with_the_cache(model: GPT) -> None:
