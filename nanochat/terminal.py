@@ -146,12 +146,12 @@ class Terminal:
         if not name:
             self._tell("/save FILE")
             return
-        path = Path(name).expanduser()
         turns = self.dialogue.conversation()
         try:
+            path = Path(name).expanduser()
             write_atomic(path, json.dumps({"messages": turns}, ensure_ascii=False, indent=1) + "\n" if path.suffix == ".json" else _markdown(turns))
-        except OSError as error:
-            self._tell(f"{path}: {error.strerror}")
+        except (OSError, RuntimeError) as error:  # RuntimeError: ~ of a user whom nobody knows
+            self._tell(f"{name}: {getattr(error, 'strerror', None) or error}")
             return
         self._tell(f"{path}: {len(turns)} turns")
 

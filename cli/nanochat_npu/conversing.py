@@ -118,7 +118,7 @@ class Conversation:
         elif name == "/set":
             self._set(rest.strip())
         elif name == "/save" and rest.strip():
-            self._save(Path(rest.strip()).expanduser())
+            self._save(rest.strip())
         else:
             console.say(_help())
 
@@ -139,8 +139,13 @@ class Conversation:
         shown: dict[str, Any] = {**self._settings, "system": self._system}
         console.say("  ".join(f"{key} {value!r}" for key, value in shown.items()))
 
-    def _save(self, path: Path) -> None:
+    def _save(self, name: str) -> None:
         turns = self._all()
+        try:
+            path = Path(name).expanduser()
+        except RuntimeError as error:  # ~ of a user whom nobody knows
+            console.say(_("cannot write {path}: {reason}").format(path=name, reason=error))
+            return
         text = (
             json.dumps({"messages": turns}, ensure_ascii=False, indent=1) + "\n" if path.suffix == ".json"
             else "\n\n".join(f"**{turn['role']}**\n\n{turn['content']}" for turn in turns) + "\n"

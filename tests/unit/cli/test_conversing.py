@@ -106,6 +106,8 @@ def test_a_person_talks_stops_an_answer_sets_and_saves(served: Served, tmp_path:
         assert [turn["role"] for turn in turns] == ["system", *["user", "assistant"] * 3]
         child.sendline("/save /proc/nowhere/x.md")
         child.expect("cannot write /proc/nowhere/x.md")
+        child.sendline("/save ~nobody-at-all/x.md")
+        child.expect("cannot write ~nobody-at-all/x.md")
         child.sendline("/clear")
         child.expect("forgotten")
         child.sendeof()

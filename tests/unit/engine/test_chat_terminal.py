@@ -64,6 +64,8 @@ def test_a_person_talks_sets_saves_and_leaves(terminal, tmp_path):
     assert (tmp_path / "talk.md").read_text().startswith("**user**\n\nhi\n\n**assistant**\n\n")
     terminal.sendline("/save /proc/nowhere/talk.md")
     terminal.expect("/proc/nowhere/talk.md: ")
+    terminal.sendline("/save ~nobody-at-all/talk.md")
+    terminal.expect("~nobody-at-all/talk.md: .*home directory")
     terminal.sendline("/clear")
     terminal.expect("forgotten")
     terminal.sendline(f"/save {tmp_path / 'empty.json'}")
