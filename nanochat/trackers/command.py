@@ -42,6 +42,9 @@ def main(argv: Sequence[str] = ()) -> int:
     except TrainerError as error:
         print(f"tracking sync: {error}", file=sys.stderr)
         return int(error.code)
+    except OSError as error:  # the folder cannot be read, or what was sent cannot be noted there: it is sent again next time
+        print(f"tracking sync: {error.filename2 or error.filename}: {error.strerror}", file=sys.stderr)
+        return int(ExitCode.BAD_CONFIG)
     except KeyboardInterrupt:
         print("tracking sync: stopped; what was uploaded stays noted", file=sys.stderr)
         return 130

@@ -143,6 +143,14 @@ def test_a_key_that_is_refused_is_an_error_and_the_run_stays_pending(made, servi
     assert len(pending(job / "tracking")[0]) == 2
 
 
+def test_what_was_sent_and_cannot_be_noted_is_said(made, service, tmp_path, capsys):
+    job = copy(made["swanlab"], tmp_path)
+    (job / "tracking" / SYNCED).mkdir()
+    assert command.main(["sync", "--job-dir", str(job)]) == 78
+    assert capsys.readouterr().err == f"tracking sync: {job / 'tracking' / SYNCED}: Is a directory\n"
+    assert service.curve("swanlab", RUN, "pretrain/loss")
+
+
 def test_a_missing_key_is_named(made, logger, tmp_path, monkeypatch):
     name = {"swanlab": "SWANLAB_API_KEY", "wandb": "WANDB_API_KEY"}[logger]
     monkeypatch.delenv(name, raising=False)
