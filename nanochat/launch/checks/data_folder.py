@@ -23,9 +23,9 @@ def check(settings: LaunchSettings, run: RunFile) -> None:
     if not folder.is_dir():
         raise BadData("there is no such folder", where=str(folder), hint="mount it: storage.data.path and run.data.dir must agree")
     try:
-        # Not os.access: for root it says yes to what a file server then refuses.
+        # Not os.access: for root it says yes to what a file server then refuses. Hidden files are not ours: training passes over them.
         with os.scandir(folder) as entries:
-            first = next((entry.path for entry in entries if entry.is_file()), None)
+            first = next((entry.path for entry in entries if entry.is_file() and not entry.name.startswith(".")), None)
         if first is not None:
             with Path(first).open("rb") as file:
                 file.read(1)
