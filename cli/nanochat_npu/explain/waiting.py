@@ -310,14 +310,23 @@ def mount_failed(facts: Facts) -> Explanation | None:
 
 def device_plugin_refused(facts: Facts) -> Explanation | None:
     """W16: the kubelet or Ascend's device plugin refused the pod after it was placed."""
-    for text in facts.messages("FailedCreatePodSandBox"):
-        if not re.search(r"ascend|davinci|npu", text, re.IGNORECASE):
-            cause = _("the node could not set up the pod's network or its sandbox; that often passes by itself")
-            return Explanation("W16", cause, Who.ADMIN, _("if it lasts, the node's network plugin and container runtime have to be looked at"), raw=text)
-    for text in facts.messages("UnexpectedAdmissionError", "FailedCreatePodSandBox"):
+    sandboxes = facts.messages("FailedCreatePodSandBox")
+    of_npus = [text for text in sandboxes if re.search(r"ascend|davinci|npu", _without_names(facts, text), re.IGNORECASE)]
+    for text in (*facts.messages("UnexpectedAdmissionError"), *of_npus):
         cause = _("the node could not hand out its NPUs: the device plugin's count and the node's differ, or the runtime failed")
         return Explanation("W16", cause, Who.ADMIN, _("the node's ascend-device-plugin has to be looked at"), raw=text)
+    for text in sandboxes:
+        cause = _("the node could not set up the pod's network or its sandbox; that often passes by itself")
+        return Explanation("W16", cause, Who.ADMIN, _("if it lasts, the node's network plugin and container runtime have to be looked at"), raw=text)
     return None
+
+
+def _without_names(facts: Facts, text: str) -> str:
+    """A message without the names that people gave, in which anything may be said (a namespace npu-research)."""
+    names = {facts.namespace, *(partial.text(thing, "metadata", "name") for thing in (facts.objects.job, *facts.objects.pods))}
+    for name in sorted(names - {""}, key=len, reverse=True):
+        text = re.sub(rf"(?<![A-Za-z0-9-]){re.escape(name)}(?![A-Za-z0-9-])", "…", text)
+    return text
 
 
 def node_type_label(facts: Facts) -> Explanation | None:

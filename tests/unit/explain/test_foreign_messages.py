@@ -55,6 +55,22 @@ def held(answer: Explanation, text: str, rule: str, words: str) -> None:
         assert words in answer.cause, answer
 
 
+SANDBOX = 'Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "a1": plugin type="calico" failed (add): pod {pod}_{namespace}'
+
+
+def test_a_name_with_npu_in_it_makes_no_network_trouble_the_npus() -> None:
+    pod = {"metadata": {"name": "j-npu-worker-0", "ownerReferences": [{"kind": "Job", "uid": "u", "controller": True}]}, "spec": {"nodeName": "n"}, "status": {"phase": "Pending"}}
+    mine = {**job(), "metadata": {"name": "j-npu", "namespace": "npu-research", "uid": "u"}}
+    text = SANDBOX.format(pod="j-npu-worker-0", namespace="npu-research")
+    event = {"reason": "FailedCreatePodSandBox", "message": text, "involvedObject": {"kind": "Pod", "name": "j-npu-worker-0"}}
+    held(explain(Facts(JobObjects(mine, None, [pod], [event]))), text, "W16", "network")
+    broken = {**event, "message": "Failed to create pod sandbox: OCI runtime create failed: npu-runtime: no such device"}
+    called_so = {**mine, "metadata": {**mine["metadata"], "namespace": "npu"}}  # a name is not cut out of other words
+    held(explain(Facts(JobObjects(called_so, None, [pod], [broken]))), broken["message"], "W16", "hand out")
+    refused = {"reason": "UnexpectedAdmissionError", "message": "Allocate failed", "involvedObject": event["involvedObject"]}
+    held(explain(Facts(JobObjects(mine, None, [pod], [event, refused]))), "Allocate failed", "W16", "hand out")  # what has passed hides nothing
+
+
 def test_there_are_twenty_of_them() -> None:
     assert len(SCHEDULER) + len(KUBELET) >= 20
 
