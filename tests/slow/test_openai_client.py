@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,10 +56,6 @@ def client(url: str) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def metric(url: str, name: str) -> float:
-    return next(float(line.split()[1]) for line in httpx.get(f"{url}/metrics").text.splitlines() if line.startswith(f"nanochat_{name} "))
-
-
 def test_models_answers_streams_choices_stops_seeds_and_usage(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["job"]
     assert client.models.list().data[0].object == "model"
@@ -105,12 +100,11 @@ def test_many_async_clients_at_once_get_what_each_gets_alone(url: str, client: o
 
 
 def test_a_token_is_the_clients_api_key(tmp_path: Path) -> None:
-    server = Server(tmp_path, "--host", "0.0.0.0", NANOCHAT_SERVE_TOKEN="s3cret")
+    server = Server(tmp_path, NANOCHAT_SERVE_TOKEN="s3cret")
     try:
-        address = server.url.replace("0.0.0.0", "127.0.0.1")
-        with openai.OpenAI(base_url=f"{address}/v1", api_key="wrong", max_retries=0) as stranger, pytest.raises(openai.AuthenticationError):
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as stranger, pytest.raises(openai.AuthenticationError):
             stranger.models.list()
-        with openai.OpenAI(base_url=f"{address}/v1", api_key="s3cret", max_retries=0) as friend:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="s3cret", max_retries=0) as friend:
             assert friend.chat.completions.create(model="job", messages=HELLO, max_tokens=3).choices
     finally:
         server.stop()
@@ -137,7 +131,5 @@ def test_a_stop_lets_the_answer_at_hand_end(tmp_path: Path) -> None:
     assert rest[-1] == "data: [DONE]"
     finish = [json.loads(line[6:])["choices"][0]["finish_reason"] for line in [first, *rest[:-1]]]
     assert finish[-1] in ("stop", "length")
-    begun = time.monotonic()
     server.process.communicate(timeout=60)
     assert server.process.returncode in (0, 128 + signal.SIGTERM, -signal.SIGTERM, 7)
-    assert time.monotonic() - begun < 60
