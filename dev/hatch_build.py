@@ -35,7 +35,7 @@ class SourceCommit(BuildHookInterface):  # type: ignore[type-arg]
 
 def _commit(root: Path) -> str:
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(["git", "--no-optional-locks", "-C", str(root), *arguments], capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         return git("rev-parse", "--verify", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")

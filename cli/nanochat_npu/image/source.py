@@ -40,5 +40,5 @@ def _from_git(checkout: Path) -> str:
 
 
 def _git(checkout: Path, *arguments: str) -> str:
-    result = subprocess.run(["git", "-C", str(checkout), *arguments], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True)
+    result = subprocess.run(["git", "--no-optional-locks", "-C", str(checkout), *arguments], capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True)
     return result.stdout.strip()

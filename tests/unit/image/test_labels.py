@@ -44,7 +44,7 @@ def test_tag_depends_on_neither(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-c", "user.name=n", "-c", "user.email=e@example.com", "-C", str(folder), *arguments]
+    command = ["git", "-c", "user.name=n", "-c", "user.email=e@example.com", "-c", "commit.gpgsign=false", "-C", str(folder), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
