@@ -1,5 +1,6 @@
 """A folder of wheels for the image's architecture and Python, filled by pip: for sites without a network, and for `layers`."""
 
+import contextlib
 import importlib.util
 import subprocess
 import sys
@@ -40,9 +41,10 @@ def fill_wheelhouse(image: ImagePlan, folder: Path, show: Callable[[str], None])
             with tempfile.TemporaryDirectory(prefix=".wheels-", dir=folder) as scratch:
                 for wheel in _collect(image, Path(scratch), folder, show, _("check the network, image.mirrors.pip and the proxy; run it again, what arrived is kept")):
                     wheel.replace(folder / wheel.name)
-        except ImageError:
+        except BaseException:  # Ctrl-C, too
             if is_new:
-                folder.rmdir()
+                with contextlib.suppress(OSError):  # another build may have begun to fill it
+                    folder.rmdir()
             raise
         return sorted(folder.glob("*.whl"))
     except OSError as error:

@@ -1,6 +1,7 @@
 """``image wheelhouse`` and ``image packages`` as a person types them: a real pip, a real index on loopback, wheels for arm64 on any computer."""
 
 import dataclasses
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,11 @@ from wheel_index import Index, lock_line, make_wheel, serving_wheels
 
 from nanochat_npu.errors import ImageError
 from nanochat_npu.image import wheelhouse as module
+from nanochat_npu.image.describe import describe_image
 from nanochat_npu.image.wheelhouse import pick_wheels
+from nanochat_npu.load import load_spec
 from nanochat_npu.main import main
+from nanochat_npu.plan import make_plan
 
 TORCH, NPU = "2.12.0", "2.12.0"
 TAGS = ("cp312-cp312-manylinux_2_28_aarch64", "cp312-cp312-manylinux_2_28_x86_64", "cp311-cp311-manylinux_2_28_aarch64")
@@ -102,6 +106,22 @@ def test_a_folder_with_wheels_stays_as_it_was(capsys: pytest.CaptureFixture[str]
     assert [path.name for path in (tmp_path / "wheels").iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.parametrize("error", [ImageError("no network"), KeyboardInterrupt()])
+@pytest.mark.parametrize("shared", [True, False], ids=["another build fills it too", "alone"])
+def test_what_stopped_it_is_told_whatever_else_is_in_the_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, shared: bool) -> None:
+    def collect(image: object, scratch: Path, have: Path, *_more: object) -> list[Path]:
+        if shared:
+            (have / ".wheels-of-another-build").mkdir()
+        raise error
+
+    monkeypatch.setattr(module, "_collect", collect)
+    image = describe_image(make_plan(load_spec("d20").spec, datetime.date(2026, 11, 30)))
+    with pytest.raises(type(error)) as raised:
+        module.fill_wheelhouse(image, tmp_path / "wheels", lambda _: None)
+    assert raised.value is error
+    assert (tmp_path / "wheels").exists() is shared
+
+
 def test_wheel_with_another_hash_is_refused(capsys: pytest.CaptureFixture[str], index: Index, tmp_path: Path) -> None:
     file, content = make_wheel("pure", "2.0", text="evil = True\n")
     index.wheels[file] = content
@@ -144,12 +164,6 @@ def test_packages_are_unpacked_for_a_volume(capsys: pytest.CaptureFixture[str], 
 
 
 def test_from_a_wheelhouse_only_what_the_image_installs_is_picked(capsys: pytest.CaptureFixture[str], index: Index, tmp_path: Path) -> None:
-    import datetime
-
-    from nanochat_npu.image.describe import describe_image
-    from nanochat_npu.load import load_spec
-    from nanochat_npu.plan import make_plan
-
     image = describe_image(make_plan(load_spec("d20", [f"image.mirrors.pip={index.url}", f"image.torch_npu={NPU}"]).spec, datetime.date(2026, 11, 30)))
     folder = tmp_path / "wheels"
     folder.mkdir()
