@@ -118,7 +118,15 @@ def _flags(name: str, *values: str | None) -> list[str]:
 
 
 def _default_sweep(source: str, overrides: list[str]) -> str:
-    """Over nodes; over the NPUs of one node for a job that takes a part of it, since several nodes are whole ones."""
+    """Over nodes; over the NPUs of one node for a job that takes a part of it, since several nodes are whole ones.
+
+    Raises:
+        UsageError: It is a plan file, in which nothing is varied.
+    """
+    if source.endswith(".json"):
+        from nanochat_npu import planfile
+
+        planfile.refuse_changes(source)
     resources = load_spec(source, overrides).spec.resources
     part = resources.nodes == 1 and 0 < resources.npus_per_node < WHOLE_NODE_NPUS
     return f"resources.{'npus_per_node' if part else 'nodes'}={DEFAULT_COUNTS}"

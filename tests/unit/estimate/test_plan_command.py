@@ -528,6 +528,10 @@ def test_a_plan_file_can_be_looked_at_and_takes_no_other_price(run: Run, tmp_pat
             code, _out, err = run(command, str(path), flag, value)
             assert code == 2
             assert "as it is" in err
+    for flags in (("--sweep", "run.model.depth=2,4"), ("--plot", str(tmp_path / "plot.svg"))):
+        code, _out, err = run("plan", str(path), *flags)
+        assert code == 2
+        assert "as it is" in err
 
 
 def test_a_calibration_of_another_processor_is_not_used_and_named(run: Run, tmp_path: Path) -> None:
