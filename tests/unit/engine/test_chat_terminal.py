@@ -97,6 +97,7 @@ def test_lines_that_go_on_and_texts_in_fences_are_one_message(terminal, tmp_path
 
 def test_ctrl_c_at_the_prompt_empties_the_line_and_does_not_leave(terminal):
     terminal.send("half a thought")
+    terminal.expect("half a thought")  # while Python's readline takes characters in, it overlooks a signal until the next key
     terminal.sendintr()
     terminal.expect("Ctrl-D or /quit leaves")
     terminal.expect("> $")
