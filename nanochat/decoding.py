@@ -38,7 +38,7 @@ def _product(weight: Tensor, rows: int) -> Product:
         weight: (out, in), in the compute dtype.
         rows: How many there will be, mostly.
     """
-    if weight.numel() < SMALL or not packs_weights(weight.device):
+    if weight.numel() < SMALL or not packs_weights(weight.device, weight.dtype):
         return partial(F.linear, weight=weight)
     if rows == 1 and weight.dtype == torch.float32:
         return partial(torch.mm, mat2=weight.t().contiguous())

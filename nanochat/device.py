@@ -202,9 +202,13 @@ def prefers_blocks(device: torch.device) -> bool:
     return device.type == Kind.CPU
 
 
-def packs_weights(device: torch.device) -> bool:
-    """Whether a product of few rows with a matrix gains by the matrix being laid out for it first: oneDNN does that on a CPU."""
-    return device.type == Kind.CPU and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+def packs_weights(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a product of few rows with a matrix gains by the matrix being laid out for it first: oneDNN does that on a CPU, and
+    refuses bf16 on those without its instructions, where torch's own product takes it.
+    """
+    if device.type != Kind.CPU or not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 
 
 def attends_in_fp32(device: torch.device) -> bool:

@@ -5,6 +5,7 @@ import itertools
 import random
 import weakref
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,9 +109,21 @@ def test_where_nothing_is_laid_out_the_answers_are_the_same(monkeypatch: pytest.
     model = build(ModelShape.of(config, 265), torch.float32, "cpu", 3).eval()
     many = prompts(5, seed=4)
     laid_out = Engine(model, BYTES).complete(many, GREEDY)
-    monkeypatch.setattr("nanochat.decoding.packs_weights", lambda device: False)
+    monkeypatch.setattr("nanochat.decoding.packs_weights", lambda device, dtype: False)
     monkeypatch.setattr("nanochat.decoding.attends_in_fp32", lambda device: False)
     assert Engine(model, BYTES).complete(many, GREEDY) == laid_out
+
+
+def test_bf16_on_a_processor_without_its_instructions_is_not_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that an NPU trained in bf16, opened on an older computer: oneDNN raises there, torch's own product does not."""
+    def refuse(weight: torch.Tensor, rows: int) -> torch.Tensor:
+        raise RuntimeError("mkldnn_reorder_linear_weight: bf16 path needs the cpu support avx_ne_convert or avx512bw, avx512vl and avx512dq")
+
+    config = ModelConfig(depth=2, aspect_ratio=64, head_dim=32, sequence_len=40)
+    model = build(ModelShape.of(config, 265), torch.bfloat16, "cpu", 3).eval()
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", SimpleNamespace(default=refuse))
+    assert all(completion.tokens for completion in Engine(model, BYTES).complete(prompts(3, seed=4), GREEDY))
 
 
 def test_an_engine_of_a_fixed_model_prepares_once_and_again_only_for_more_rows(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
