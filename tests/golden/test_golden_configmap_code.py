@@ -11,6 +11,7 @@ import yaml
 from golden_support import plan_of
 
 from nanochat_npu.bundle import CONFIGMAPS, DOCKERFILE, JOB
+from nanochat_npu.cluster.serving import Server, server_objects
 from nanochat_npu.errors import ImageError
 from nanochat_npu.image.context import build_input
 from nanochat_npu.image.trainer_wheel import trainer_wheel
@@ -29,6 +30,27 @@ def test_official_image_and_our_wheel() -> None:
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert env["PYTHONPATH"] == f"/opt/nanochat/job/{trainer_wheel().name}:/data/packages"
     assert {"name": "job", "configMap": {"name": "one-server-run"}} in pod["volumes"]
+
+
+def test_a_chat_server_of_the_job_has_the_wheel_too() -> None:
+    """It has a ConfigMap of its own for its entry script, where the job's, which the wheel is in, was mounted."""
+    job = yaml.safe_load(render(plan_of("one-server", *OPTIONS)).files[JOB])
+    _name, _identity, (own, server) = server_objects(job, Server(), "entry")
+    pod = server["spec"]["tasks"][0]["template"]["spec"]
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "job"]
+    sources = [source["configMap"] for source in volume["projected"]["sources"]]
+    assert sources[0] == {"name": own["metadata"]["name"]}
+    assert sources[1] == {"name": "one-server-run", "items": [{"key": trainer_wheel().name, "path": trainer_wheel().name}]}
+    (mount,) = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "job"]
+    path = next(entry["value"] for entry in pod["containers"][0]["env"] if entry["name"] == "PYTHONPATH")
+    assert path.startswith(f"{mount['mountPath']}/{trainer_wheel().name}:")
+
+
+def test_a_chat_server_of_a_job_with_the_code_in_its_image_has_its_own_map_alone() -> None:
+    job = yaml.safe_load(render(plan_of("one-server")).files[JOB])
+    _name, _identity, (own, server) = server_objects(job, Server(), "entry")
+    volumes = server["spec"]["tasks"][0]["template"]["spec"]["volumes"]
+    assert [volume for volume in volumes if volume["name"] == "job"] == [{"name": "job", "configMap": {"name": own["metadata"]["name"]}}]
 
 
 def test_map_holds_the_wheel_byte_for_byte() -> None:

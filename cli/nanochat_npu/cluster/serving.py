@@ -61,12 +61,12 @@ def server_objects(job: dict[str, Any], server: Server, entrypoint: str) -> tupl
     arguments = ["serve", "--job-dir", root, "--host", "127.0.0.1", "--port", str(PORT), "--slots", str(server.slots), "--idle-ttl-s", f"{server.idle_ttl_s:g}"]
     worker["command"] = ["bash", f"{_MOUNT}/entrypoint.sh", *arguments, *(["--stage", server.stage] if server.stage else [])]
     worker["resources"] = _resources(job, worker, server.npus)
-    for volume in partial.items(pod, "volumes"):
-        if volume.get("name") == "job":
-            volume["configMap"] = {"name": f"{name}-run"}
     pod["containers"] = [worker]
     pod["terminationGracePeriodSeconds"] = 10
-    pod["volumes"] = [volume for volume in partial.items(pod, "volumes") if volume.get("name") != "rank-table"]
+    pod["volumes"] = [
+        _job_volume(volume, worker, f"{name}-run") if volume.get("name") == "job" else volume
+        for volume in partial.items(pod, "volumes") if volume.get("name") != "rank-table"
+    ]
     worker["volumeMounts"] = [mount for mount in partial.items(worker, "volumeMounts") if mount.get("name") != "rank-table"]
     labels = {
         **partial.mapping(template, "metadata", "labels"), marks.LABEL_MANAGED_BY: marks.MANAGED_BY, marks.LABEL_COMPONENT: COMPONENT, marks.LABEL_JOB: name,
@@ -93,6 +93,16 @@ def server_objects(job: dict[str, Any], server: Server, entrypoint: str) -> tupl
         },
     ]
     return name, identity, objects
+
+
+def _job_volume(volume: dict[str, Any], worker: dict[str, Any], own: str) -> dict[str, Any]:
+    """The server's own ConfigMap where the job had its; where the trainer's wheel came by the job's, that one file of it beside."""
+    path = next((partial.text(entry, "value") for entry in partial.items(worker, "env") if entry.get("name") == "PYTHONPATH"), "")
+    wheels = [part.removeprefix(f"{_MOUNT}/") for part in path.split(":") if part.startswith(f"{_MOUNT}/")]
+    if not wheels:
+        return {"name": "job", "configMap": {"name": own}}
+    code = {"name": partial.text(volume, "configMap", "name"), "items": [{"key": wheel, "path": wheel} for wheel in wheels]}
+    return {"name": "job", "projected": {"sources": [{"configMap": {"name": own}}, {"configMap": code}]}}
 
 
 def _resources(job: dict[str, Any], worker: dict[str, Any], npus: int) -> dict[str, Any]:
