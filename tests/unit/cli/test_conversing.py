@@ -119,6 +119,16 @@ def test_a_person_talks_stops_an_answer_sets_and_saves(served: Served, tmp_path:
         child.close(force=True)
 
 
+def test_a_proxy_is_not_asked_for_a_port_of_this_computer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    code = "import sys\nfrom nanochat_npu.talk import answer\nprint(''.join(answer(sys.argv[1], [{'role': 'user', 'content': 'abc'}])))"
+    done = subprocess.run([sys.executable, "-c", code, served.url], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "cba \n"), done.stderr
+
+
 def test_in_a_pipe_only_answers_are_on_stdout(served: Served, tmp_path: Path) -> None:
     env = {**os.environ, "NANOCHAT_NPU_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", TALK, served.url], input="abc def\n/clear\nghi\n", capture_output=True, text=True, env=env, timeout=60, check=False)
