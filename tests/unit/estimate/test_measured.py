@@ -1,5 +1,6 @@
 """Calibrations and past jobs: which one serves a plan, what tier it gives, and how far one outlier reaches."""
 
+import datetime
 import json
 import math
 from dataclasses import asdict, replace
@@ -251,6 +252,12 @@ def test_a_calibration_that_cannot_be_true_is_refused_by_name(tmp_path: Path, fi
     path.write_text(json.dumps({"format": 1, **asdict(record_for(job())), field: value}))
     with pytest.raises(UsageError, match=named):
         calibration.read_file(path)
+
+
+def test_a_calibration_from_where_it_is_tomorrow_already_can_be_true(tmp_path: Path) -> None:
+    tomorrow = (datetime.date.today() + datetime.timedelta(days=1)).isoformat()
+    record = record_for(job(), measured_on=tomorrow)
+    assert calibration.read_file(calibration.save(tmp_path, record)).measured_on == tomorrow
 
 
 @pytest.mark.parametrize(("content", "said"), [(b"{ not json", "not JSON"), (b"[1]", "no JSON object"), (b"\xff\xfe", "not JSON"), (None, "No such file")])
