@@ -176,7 +176,7 @@ def quota_too_small(facts: Facts) -> Explanation | None:
     gaps = [gap for gap in _quota_gaps(facts) if gap.never]
     if not gaps:
         return None
-    first = gaps[0]
+    first = next((gap for gap in gaps if gap.unsaid), gaps[0])  # no size of the job helps against that
     if first.unsaid:
         cause = _("quota {quota} of namespace {namespace} demands that every pod says its {key}, and the job's do not: the server refuses them").format(
             quota=first.quota, namespace=facts.namespace, key=first.key)

@@ -101,6 +101,13 @@ def test_a_quota_for_memory_refuses_pods_that_do_not_say_theirs() -> None:
     assert "resources.memory" in answer.action
 
 
+def test_what_pods_do_not_say_goes_before_what_they_ask_too_much_of() -> None:
+    answer = quota_too_small(facts([quota({NPU: "24"}, name="a"), quota({"limits.memory": "10Ti"}, name="b")], memory=None))
+    assert "quota b of namespace train demands that every pod says its limits.memory" in cause(answer)
+    assert answer is not None
+    assert "resources.memory" in answer.action
+
+
 def test_pods_that_exist_are_in_what_is_used_already() -> None:
     spec = job()["spec"]["tasks"][0]["template"]["spec"]
     found = [quota({NPU: "32"}, {NPU: "24"})]
