@@ -1,6 +1,7 @@
 """``python -m nanochat chat``: talk to a trained model in the terminal, or ask one thing and leave."""
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 
@@ -34,6 +35,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str] = ()) -> int:
     """Chat; gives back the exit code."""
     arguments = _arguments(argv)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a text in another encoding ends no chat
     try:
         sampling = Sampling(arguments.max_new_tokens, arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
         trained = open_trained(arguments.job_dir, pick(arguments.device), stage=arguments.stage, step=arguments.step)

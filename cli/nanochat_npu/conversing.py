@@ -4,6 +4,7 @@ The trainer has its own (`nanochat.terminal`), since a login node need not have 
 """
 
 import contextlib
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ class Conversation:
 
     def run(self) -> None:
         """Talk until the end of the input, or ``/quit``."""
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # a text in another encoding ends no conversation
         if self._person:
             console.say(_help())
         with _history(self._person):

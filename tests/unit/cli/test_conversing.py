@@ -134,4 +134,7 @@ def test_in_a_pipe_only_answers_are_on_stdout(served: Served, tmp_path: Path) ->
     done = subprocess.run([sys.executable, "-c", TALK, served.url], input="abc def\n/clear\nghi\n", capture_output=True, text=True, env=env, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "cba fed \nihg \n"), done.stderr
     assert [len(body["messages"]) for body in served.asked] == [1, 1]
+    strict = {**env, "PYTHONIOENCODING": "utf-8:strict"}  # as in most locales of UTF-8
+    odd = subprocess.run([sys.executable, "-c", TALK, served.url], input="caf\u00e9 abc\n".encode("latin-1"), capture_output=True, env=strict, timeout=60, check=False)
+    assert (odd.returncode, odd.stdout.split()[-1:]) == (0, [b"cba"]), odd.stderr
     assert not (tmp_path / "chat_history").exists()

@@ -180,6 +180,14 @@ def test_in_a_pipe_answers_alone_are_on_stdout_and_no_history_is_kept(job, tmp_p
     assert not (tmp_path / "chat_history").exists()
 
 
+@pytest.mark.parametrize("prompt", [(), ("--prompt", "-")], ids=["talk", "one question"])
+def test_a_text_in_another_encoding_is_no_traceback(job, tmp_path, prompt):
+    env = {**os.environ, "NANOCHAT_NPU_HOME": str(tmp_path), "PYTHONIOENCODING": "utf-8:strict"}  # as in most locales of UTF-8
+    command = [sys.executable, "-m", "nanochat", "chat", "--job-dir", str(job), "--device", "cpu", "--max-new-tokens", "4", *prompt]
+    done = subprocess.run(command, input="caf\u00e9\n".encode("latin-1"), capture_output=True, env=env, timeout=120, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+
+
 def test_ctrl_c_while_the_model_is_loaded_ends_with_130(job, tmp_path):
     env = {**os.environ, "NANOCHAT_NPU_HOME": str(tmp_path)}
     code = "import nanochat.chat as c, time\nc.open_trained = lambda *a, **k: (print('loading', flush=True), time.sleep(60))\nimport sys\nsys.exit(c.main(sys.argv[1:]))"
