@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 
-from nanochat_npu import partial
 from nanochat_npu.backends import JobState, JobView
 from nanochat_npu.explain import ended, waiting
 from nanochat_npu.explain.codes import find_codes
@@ -92,8 +91,3 @@ def explain_log(lines: Iterable[str]) -> Explanation | None:
         f"L-{meaning.code.replace(' ', '-')}", f"{meaning.code}: {meaning.meaning}", meaning.who, meaning.action, raw=line[:400],
         also=tuple(f"{other.code}: {other.meaning}" for other, _line in found[1:]), values={"codes": [item.code for item, _line in found]},
     )
-
-
-def newest_message(facts: Facts) -> str:
-    """The newest event's text, or ""."""
-    return next((text for text in facts.messages() if text), partial.text(facts.job, "status", "state", "message"))

@@ -8,7 +8,7 @@ server's own Message says something.
 import re
 from dataclasses import dataclass
 
-__all__ = ["NodeReasons", "gang_counts", "is_gang_text", "node_reasons", "origin_reason", "server_message"]
+__all__ = ["NodeReasons", "is_gang_text", "node_reasons", "origin_reason", "server_message"]
 
 _NODES = re.compile(r"(?P<fit>\d+)/(?P<all>\d+) nodes are (?:un)?available: ?(?P<list>.*)", re.DOTALL)
 _COUNTED = re.compile(r"(?:^|,\s*)(?P<n>\d+)\s+(?P<why>(?:(?!,\s*\d+\s+[a-zA-Z(]).)+)", re.DOTALL)
@@ -49,14 +49,6 @@ def node_reasons(text: str) -> NodeReasons | None:
         why = " ".join(part["why"].split()).rstrip(".,")
         reasons[why] = reasons.get(why, 0) + int(part["n"])
     return NodeReasons(int(match["all"]), reasons)
-
-
-def gang_counts(text: str) -> tuple[int, int] | None:
-    """(pending, needed) of a gang sentence, or None."""
-    pending, needed = re.search(r"(\d+) Pending\b", text), re.search(r"(\d+) minAvailable", text)
-    if needed is None:
-        return None
-    return (int(pending.group(1)) if pending else 0), int(needed.group(1))
 
 
 def server_message(text: str) -> str:
