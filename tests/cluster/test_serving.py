@@ -15,6 +15,7 @@ from test_trouble import environment
 
 from nanochat_npu.cluster.forward import Forward
 from nanochat_npu.cluster.serving import PORT, Server, server_objects
+from nanochat_npu.resources import CONFIGMAPS, JOBS
 from nanochat_npu.talk import answer
 
 pytestmark = pytest.mark.cluster
@@ -107,3 +108,13 @@ def test_a_server_listens_on_its_pods_loopback_only_and_leaves_when_idle(cluster
     assert name == "train-serve"
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[command.index("--idle-ttl-s") + 1] == "90"
+
+
+def test_the_server_takes_a_chat_server_whose_code_comes_by_the_jobs_configmap(cluster: Cluster) -> None:
+    cluster.submit(image={"code": "configmap", "packages": "/data/packages"})
+    _name, _identity, objects = server_objects(cluster.job(), Server(), "entry")
+    for resource, obj in zip((CONFIGMAPS, JOBS), objects, strict=True):
+        cluster.backend.kube.create(resource, obj, cluster.namespace, dry_run=True)
+    (volume,) = [v for v in objects[1]["spec"]["tasks"][0]["template"]["spec"]["volumes"] if v["name"] == "job"]
+    held = {name: cluster.get(f"configmaps/{source['configMap']['name']}") for source in volume["projected"]["sources"][1:] for name in [source["configMap"]["items"][0]["key"]]}
+    assert all(name in found["binaryData"] for name, found in held.items())
