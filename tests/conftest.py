@@ -8,7 +8,10 @@ import pytest
 # Before torch is imported anywhere: several test processes share two cores, and OpenMP barriers make them crawl.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-for _name in ("NANOCHAT_LOGGER", "SWANLAB_API_KEY", "WANDB_API_KEY", "KUBECONFIG", "NANOCHAT_NPU_LANG"):
+for _name in (
+    "NANOCHAT_LOGGER", "SWANLAB_API_KEY", "SWANLAB_API_HOST", "SWANLAB_WORKSPACE", "WANDB_API_KEY", "WANDB_BASE_URL", "KUBECONFIG", "NANOCHAT_NPU_LANG",
+    "NANOCHAT_SERVE_TOKEN",
+):
     os.environ.pop(_name, None)
 
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")

@@ -15,20 +15,22 @@ from cutting_proxy import CuttingProxy
 from loopback import free_port
 from standin import SUITES, make_base, run
 
-PROGRAMS = ("buildah", "skopeo", "mmdebstrap", "docker-registry")
+PROGRAMS = ("buildah", "skopeo", "mmdebstrap", "docker-registry", "openssl")
 CACHE = Path(__file__).parents[2] / ".cache" / "image"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def programs() -> None:
+def programs() -> Iterator[None]:
     """What these tests need beside Python; where it is missing they fail and say how to get it."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
-        pytest.fail(f"needs root and {', '.join(missing or PROGRAMS)}: apt-get install buildah skopeo mmdebstrap docker-registry", pytrace=False)
+        pytest.fail(f"needs root and {', '.join(missing or PROGRAMS)}: apt-get install {' '.join(PROGRAMS)}", pytrace=False)
     if sys.version_info[:2] not in SUITES:
         pytest.fail("needs Python 3.11 or 3.13: the stand-in takes torch from this environment and Python from Debian", pytrace=False)
-    os.environ["BUILDAH_ISOLATION"] = "chroot"
-    os.environ["XDG_CACHE_HOME"] = str(CACHE / "user")  # kept between runs, like Debian; not the cache of whoever runs this
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BUILDAH_ISOLATION", "chroot")
+        patch.setenv("XDG_CACHE_HOME", str(CACHE / "user"))  # kept between runs, like Debian; not the cache of whoever runs this
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,11 +38,12 @@ def storage(programs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Images and containers of buildah and podman in a folder of their own: nothing of the user's is seen, and nothing stays."""
     home = tmp_path_factory.mktemp("containers")
     conf, places = home / "storage.conf", f'graphroot = "{home}/storage"\nrunroot = "{home}/run"\n'
-    os.environ["CONTAINERS_STORAGE_CONF"] = str(conf)
-    conf.write_text(f"[storage]\n{places}")
-    driver = run("buildah", "info", "--format", "{{.store.GraphDriverName}}")
-    conf.write_text(f'[storage]\ndriver = "{driver}"\n{places}')  # podman does not choose by itself
-    yield home
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(conf))
+        conf.write_text(f"[storage]\n{places}")
+        driver = run("buildah", "info", "--format", "{{.store.GraphDriverName}}")
+        conf.write_text(f'[storage]\ndriver = "{driver}"\n{places}')  # podman does not choose by itself
+        yield home
     subprocess.run(["umount", f"{home}/storage/overlay"], capture_output=True, check=False)  # which is mounted on itself
     shutil.rmtree(home, ignore_errors=True)
 
