@@ -98,11 +98,17 @@ def say(text: str = "", *, style: str | None = None) -> None:
         _write(sys.stderr, text + "\n")
 
 
-def say_next(command: str) -> None:
-    """Name the command that comes next, for people who do not know the program by heart."""
+def say_next(*words: str) -> None:
+    """Name the command that comes next, for people who do not know the program by heart.
+
+    Args:
+        words: Words of the command after the program's name, unquoted; what a shell would read otherwise is quoted here.
+    """
+    import shlex
+
     from nanochat_npu.i18n import _
 
-    say(_("next: {command}").format(command=command))
+    say(_("next: {command}").format(command=shlex.join(["nanochat-npu", *words])))
 
 
 def confirm(question: str, *, yes: bool) -> bool:

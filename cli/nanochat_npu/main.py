@@ -246,7 +246,10 @@ def _as_usage(error: Any) -> UsageError:
     """click's complaint about arguments, with the way to the command's own help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "nanochat-npu"
-    return UsageError(error.format_message().rstrip("."), hint=f"{command} --help")
+    if context is not None and type(error).__name__ == "NoArgsIsHelpError":
+        # Its message is the whole help text: too long for an error, and no sentence for -o json.
+        return UsageError(_("a command is missing"), where=command, hint=_("commands: {names}").format(names=", ".join(context.command.list_commands(context))))
+    return UsageError(error.format_message().rstrip(".").replace("Value error, ", ""), hint=f"{command} --help")
 
 
 def _run(args: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, so that they read the same everywhere."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from nanochat_npu.i18n import _
 
 __all__ = [
     "BackendChoice", "BackendOption", "ContextOption", "FileOption", "JobArgument", "NamespaceOption", "OutputFormat", "OutputOption", "PriceOption", "PricesOption", "SetOption",
-    "SpecArgument", "ToOption", "YesOption", "complete_job", "complete_preset", "complete_spec",
+    "SpecArgument", "ToOption", "TrainedStage", "YesOption", "complete_job", "complete_preset", "complete_spec", "set_flags",
 ]
 
 
@@ -36,6 +37,11 @@ def complete_job(incomplete: str) -> list[str]:
     return job_names(incomplete)
 
 
+def set_flags(overrides: Sequence[str] | None) -> list[str]:
+    """The ``--set`` words that repeat these overrides: a command named next without them is about another spec."""
+    return [part for override in overrides or () for part in ("--set", override)]
+
+
 def complete_preset(incomplete: str) -> list[str]:
     """Names of presets that begin like this."""
     from nanochat_npu.presets import preset_names
@@ -52,8 +58,16 @@ def complete_spec(incomplete: str) -> list[str]:
     except OSError:
         entries = []
     prefix = f"{head}/" if incomplete.rpartition("/")[1] else ""
-    files = [prefix + path.name + ("/" if path.is_dir() else "") for path in entries if path.name.startswith(tail) and (path.is_dir() or path.suffix in (".yaml", ".yml"))]
-    return [*complete_preset(incomplete), *(name for name in files if not name.startswith("."))]
+    files = [prefix + path.name + ("/" if path.is_dir() else "") for path in entries if path.name.startswith(tail) and (tail or not path.name.startswith(".")) and (path.is_dir() or path.suffix in (".yaml", ".yml"))]
+    return [*complete_preset(incomplete), *files]
+
+
+class TrainedStage(StrEnum):
+    """Stages that leave a model."""
+
+    PRETRAIN = "pretrain"
+    SFT = "sft"
+    RL = "rl"
 
 
 PriceOption = Annotated[str | None, typer.Option("--price", metavar="3.0CNY", help=_("Price of an NPU-hour."), show_default=False)]

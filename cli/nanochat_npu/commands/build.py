@@ -10,7 +10,7 @@ from nanochat_npu import console
 from nanochat_npu.errors import UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.load import load_spec
-from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument
+from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, set_flags
 from nanochat_npu.plan import make_plan
 
 __all__ = ["command"]
@@ -46,7 +46,7 @@ def command(
         words = {"present": _("the registry has it already"), "built": _("built and pushed"), "written": _("written")}
         _show(facts, f"{built.reference}\n{built.digest}".strip(), output)
         console.say(words[built.outcome])
-        console.say(_("next: nanochat-npu submit {spec}").format(spec=spec))
+        console.say_next("submit", spec, *set_flags(set_))
 
 
 def _show(facts: dict[str, Any], text: str, output: OutputFormat) -> None:

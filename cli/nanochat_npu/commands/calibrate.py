@@ -4,7 +4,6 @@ import datetime
 import itertools
 import math
 import platform
-import shlex
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
 from nanochat_npu.load import load_spec
 from nanochat_npu.locate import job_backend
-from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, YesOption
+from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, YesOption, set_flags
 from nanochat_npu.plan import Plan, make_plan
 from nanochat_npu.planviews import words
 from nanochat_npu.planviews.sections import short_lines
@@ -83,7 +82,7 @@ def command(
     record = record_of(plan, measured, seen, cheap=cheap)
     path = calibration.save(home_dir(), record)
     _show(record, path, output)
-    console.say_next(shlex.join(["nanochat-npu", "plan", spec, *(part for override in overrides for part in ("--set", override))]))
+    console.say_next("plan", spec, *set_flags(overrides))
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from nanochat_npu.foreground import require_model, run_trainer
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import Store
 from nanochat_npu.locate import Where, cluster_job_of
-from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption
+from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption, TrainedStage
 
 __all__ = ["command"]
 
-StageOption = Annotated[str | None, typer.Option("--stage", help=_("Stage whose model answers; default: the last trained."), show_default=False)]
+StageOption = Annotated[TrainedStage | None, typer.Option("--stage", help=_("Stage whose model answers; default: the last trained."), show_default=False)]
 NpusOption = Annotated[int, typer.Option("--npus", min=0, help=_("On a cluster: NPUs of the server."))]
 PromptOption = Annotated[str | None, typer.Option("--prompt", "-p", help=_("Answer this and leave."), show_default=False)]
 
@@ -27,11 +27,11 @@ def command(
     if elsewhere is not None:
         from nanochat_npu.commands.serve_cluster import Server, chat_on_cluster
 
-        chat_on_cluster(elsewhere, job, Server(npus, stage=stage or ""), prompt)
+        chat_on_cluster(elsewhere, job, Server(npus, stage=stage.value if stage else ""), prompt)
         return
     folder = Store.default().existing(job)
     require_model(folder)
     backend = connect()
     backend.require_trainer()
-    arguments = ["--job-dir", str(folder.path), *(["--stage", stage] if stage else []), *(["--prompt", prompt] if prompt else [])]
+    arguments = ["--job-dir", str(folder.path), *(["--stage", stage.value] if stage else []), *(["--prompt", prompt] if prompt else [])]
     raise typer.Exit(run_trainer(backend, "chat", arguments, job))

@@ -9,7 +9,7 @@ import typer
 from nanochat_npu import console, tables
 from nanochat_npu.i18n import _
 from nanochat_npu.load import LoadedSpec, load_spec
-from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, ToOption
+from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, ToOption, set_flags
 from nanochat_npu.site import SITE_VARIABLE, site_file
 
 __all__ = ["app", "resolved_values"]
@@ -38,7 +38,7 @@ def show(spec: SpecArgument, set_: SetOption = None, changed: ChangedOption = Fa
     section = tables.Section("values", header=(_("field"), _("value"), _("origin")), table=table)
     console.data(tables.to_markdown([section]) if output is OutputFormat.MARKDOWN else tables.to_text([section]))
     console.say(_("site file: {path}").format(path=site) if site else _("no site file; an administrator can write one and name it in {name}").format(name=SITE_VARIABLE))
-    console.say_next(f"nanochat-npu plan {spec}")
+    console.say_next("plan", spec, *set_flags(set_))
 
 
 @app.command("schema")

@@ -1,6 +1,7 @@
 """``diff``: a spec against the job of its name that exists, and what applying it would mean."""
 
 import datetime
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from nanochat_npu.options import (
     OutputOption,
     SetOption,
     SpecArgument,
+    set_flags,
 )
 from nanochat_npu.plan import make_plan
 from nanochat_npu.progress import Progress
@@ -42,7 +44,7 @@ def command(
     view = at.get(new.name)
     old, by_hand = _existing(at, view)
     changes = compare(old, new)
-    verdict = judge(changes, view.state, new.name, spec, _step(at, new.name))
+    verdict = judge(changes, view.state, new.name, shlex.join([spec, *set_flags(set_)]), _step(at, new.name))
     if output is OutputFormat.JSON:
         console.json_data({
             "job": new.name, "state": view.state.value, "changes": [change.as_json() for change in changes], "by_hand": [change.as_json() for change in by_hand],

@@ -10,7 +10,7 @@ from nanochat_npu.errors import ClusterError
 from nanochat_npu.i18n import _
 from nanochat_npu.load import load_spec
 from nanochat_npu.locate import cluster_is_configured
-from nanochat_npu.options import ContextOption, NamespaceOption, OutputFormat, OutputOption, SetOption
+from nanochat_npu.options import ContextOption, NamespaceOption, OutputFormat, OutputOption, SetOption, set_flags
 from nanochat_npu.spec import JobSpec
 from nanochat_npu.tables import cells, pad
 
@@ -36,14 +36,14 @@ def command(
         console.json_data({"verdict": verdict.value, "checks": [check.as_json() for check in checks]})
     else:
         _show(checks, markdown=output is OutputFormat.MARKDOWN)
-        console.say_next(_next_command(verdict, spec, set_ or []))
+        console.say_next(*_next_command(verdict, spec, set_ or []))
     if verdict is Level.FAILED:
         raise typer.Exit(ClusterError.exit_code)
 
 
-def _next_command(verdict: Level, spec: str | None, overrides: list[str]) -> str:
-    what = (spec or "") + "".join(f" --set {override}" for override in overrides)
-    return f"nanochat-npu doctor {what}".rstrip() if verdict is Level.FAILED else f"nanochat-npu submit {what if spec else 'SPEC'}"
+def _next_command(verdict: Level, spec: str | None, overrides: list[str]) -> list[str]:
+    what = [*([spec] if spec else []), *set_flags(overrides)]
+    return ["doctor", *what] if verdict is Level.FAILED else ["submit", *(what if spec else ["SPEC"])]
 
 
 def _without_cluster(spec: JobSpec | None) -> list[Check]:

@@ -11,7 +11,7 @@ from nanochat_npu.backends.local import connect
 from nanochat_npu.foreground import require_model, run_trainer
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import Store
-from nanochat_npu.options import JobArgument
+from nanochat_npu.options import JobArgument, TrainedStage
 
 __all__ = ["command"]
 
@@ -25,7 +25,7 @@ class Format(StrEnum):
 
 FormatOption = Annotated[Format, typer.Option("--format", help=_("hf: for transformers, with a modelling file; safetensors: weights and tokenizer alone."))]
 ToOption = Annotated[Path, typer.Option("--to", metavar="DIR", help=_("Folder to write; it must not exist, or be empty."), show_default=False)]
-StageOption = Annotated[str | None, typer.Option("--stage", help=_("Stage whose model is written; default: the last trained."), show_default=False)]
+StageOption = Annotated[TrainedStage | None, typer.Option("--stage", help=_("Stage whose model is written; default: the last trained."), show_default=False)]
 StepOption = Annotated[int | None, typer.Option("--step", min=0, help=_("Step of the checkpoint; default: the newest."), show_default=False)]
 
 
@@ -36,7 +36,7 @@ def command(job: JobArgument, to: ToOption, format_: FormatOption = Format.HF, s
     backend = connect()
     backend.require_trainer()
     arguments = ["--job-dir", str(folder.path), "--format", format_.value, "--to", str(to.absolute())]
-    code = run_trainer(backend, "export", [*arguments, *(["--stage", stage] if stage else []), *(["--step", str(step)] if step is not None else [])], job)
+    code = run_trainer(backend, "export", [*arguments, *(["--stage", stage.value] if stage else []), *(["--step", str(step)] if step is not None else [])], job)
     if code == 0 and format_ is Format.HF:
         console.say(_("next: {command}").format(command=f"python -c \"from transformers import pipeline; print(pipeline('text-generation', '{to}', trust_remote_code=True))\""))
     raise typer.Exit(code)

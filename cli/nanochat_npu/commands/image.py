@@ -10,7 +10,7 @@ import typer
 from nanochat_npu import console
 from nanochat_npu.i18n import _
 from nanochat_npu.load import load_spec
-from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument
+from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, set_flags
 from nanochat_npu.plan import make_plan
 
 __all__ = ["app"]
@@ -53,7 +53,7 @@ def wheelhouse(spec: SpecArgument, to: ToFolder, set_: SetOption = None, output:
         console.json_data({"wheels": [path.name for path in wheels], "bytes": sum(path.stat().st_size for path in wheels)})
     else:
         console.data("\n".join(path.name for path in wheels))
-        console.say(_("next: nanochat-npu build {spec} --set image.wheelhouse={to}").format(spec=spec, to=to))
+        console.say_next("build", spec, *set_flags([*(set_ or []), f"image.wheelhouse={to}"]))
 
 
 @app.command("packages")

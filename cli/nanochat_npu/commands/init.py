@@ -51,7 +51,7 @@ def command(
         console.json_data({"file": target, "preset": preset, "environment": {variable: field for variable, field, _value in taken}})
     else:
         console.data(target)
-    console.say_next(f"nanochat-npu plan {target}")
+    console.say_next("plan", target)
 
 
 def _list_presets(output: OutputFormat) -> None:
@@ -60,7 +60,7 @@ def _list_presets(output: OutputFormat) -> None:
         console.json_data({"presets": [{"name": name, "summary": preset_summary(name)} for name in names]})
     else:
         console.data("\n".join(f"{name:<8}  {_(preset_summary(name))}" for name in names))
-    console.say_next("nanochat-npu init tiny")
+    console.say_next("init", "tiny")
 
 
 def _adapt(text: str, name: str | None, overrides: list[str], environ: Mapping[str, str]) -> tuple[str, list[tuple[str, str, str]]]:

@@ -1,7 +1,6 @@
 """``plan``: what a spec will do, take and cost, before anything is spent."""
 
 import datetime
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -99,7 +98,7 @@ def command(
         from nanochat_npu import planfile
 
         planfile.save(to, planned.plan, planned.loaded, overrides, as_json(planned.estimate, planned.plan.today))
-        console.say_next(f"nanochat-npu submit {to}")
+        console.say_next("submit", str(to))
     if output is OutputFormat.JSON and (found := over_budget(planned.estimate)):
         # One object on stdout: what exceeds the budget stands in it, so the error only says so and sets the code.
         console.say("; ".join(found))
@@ -167,7 +166,7 @@ def _say_next(source: str, result: Estimate, flags: list[str]) -> None:
     """The command after ``plan``, as a shell reads it: no submission of what would not fit."""
     fits, way_out = result.memory.verdict != "oom", suggested_set(result)
     if fits or way_out is not None:
-        console.say_next(shlex.join(["nanochat-npu", "submit" if fits else "plan", source, *flags, *_flags("--set", way_out)]))
+        console.say_next("submit" if fits else "plan", source, *flags, *_flags("--set", way_out))
     else:
         console.say(_("it does not fit: a smaller depth, or more NPUs"))
 

@@ -18,7 +18,7 @@ __all__ = ["app"]
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """65,536 ranks take 4.9 MB; anything far beyond is not a rank table."""
 
-app = typer.Typer(no_args_is_help=True, help=_("Make, check and show HCCL rank tables."))
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=_("Make, check and show HCCL rank tables."))
 
 TableArgument = Annotated[Path, typer.Argument(metavar="FILE", help=_("A rank table (hccl.json)."), show_default=False)]
 InventoryArgument = Annotated[
@@ -39,7 +39,7 @@ def validate(file: TableArgument, world_size: WorldOption = None, output: Output
     console.data(_("{file}: {servers} servers, {ranks} ranks, version {version}: no fault found").format(
         file=file, servers=len(table.servers), ranks=table.world_size, version=table.version
     ))
-    console.say(_("next: nanochat-npu ranktable show {file}").format(file=file))
+    console.say_next("ranktable", "show", str(file))
 
 
 @app.command()
@@ -77,7 +77,7 @@ def generate(inventory: InventoryArgument, to: ToOption = None, schema: SchemaOp
     except OSError as error:
         raise UsageError(_("cannot be written: {reason}").format(reason=error.strerror), where=str(to)) from error
     console.data(str(to))
-    console.say(_("next: nanochat-npu ranktable validate {file}").format(file=to))
+    console.say_next("ranktable", "validate", str(to))
 
 
 def _read(file: Path) -> bytes:

@@ -10,7 +10,7 @@ from nanochat_npu.bundle import write
 from nanochat_npu.errors import UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.load import load_spec
-from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, ToOption
+from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, ToOption, set_flags
 from nanochat_npu.plan import make_plan
 from nanochat_npu.render import render
 
@@ -36,7 +36,7 @@ def command(
             console.json_data({"job": loaded.spec.name, "submission_id": bundle.submission_id, "written": [str(path) for path in written]})
         else:
             console.data("\n".join(map(str, written)))
-            console.say(_("next: nanochat-npu submit {spec}").format(spec=spec))
+            console.say_next("submit", spec, *set_flags(set_))
     elif output is OutputFormat.JSON:
         console.json_data({"job": loaded.spec.name, "submission_id": bundle.submission_id, "files": files})
     elif output is OutputFormat.MARKDOWN:

@@ -12,7 +12,7 @@ from nanochat_npu.foreground import require_model, run_trainer
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import Store
 from nanochat_npu.locate import Where, cluster_job_of
-from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption
+from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption, TrainedStage
 from nanochat_npu.periods import parse_seconds
 
 __all__ = ["command"]
@@ -20,7 +20,7 @@ __all__ = ["command"]
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_VARIABLE = "NANOCHAT_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 
-StageOption = Annotated[str | None, typer.Option("--stage", help=_("Stage whose model answers; default: the last trained."), show_default=False)]
+StageOption = Annotated[TrainedStage | None, typer.Option("--stage", help=_("Stage whose model answers; default: the last trained."), show_default=False)]
 HostOption = Annotated[str, typer.Option("--host", help=_("Address to listen on; anything but loopback needs a token in NANOCHAT_SERVE_TOKEN."))]
 PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help=_("Port; 0 takes a free one."))]
 SlotsOption = Annotated[int, typer.Option("--slots", min=1, help=_("Answers that are written at the same time."))]
@@ -39,7 +39,7 @@ def command(
     if elsewhere is not None:
         from nanochat_npu.commands.serve_cluster import Server, serve_on_cluster
 
-        serve_on_cluster(elsewhere, job, Server(npus, idle_ttl_s or 1800.0, stage or "", slots), local_port=port if forward else None)
+        serve_on_cluster(elsewhere, job, Server(npus, idle_ttl_s or 1800.0, stage.value if stage else "", slots), local_port=port if forward else None)
         return
     folder = Store.default().existing(job)
     require_model(folder)
@@ -52,4 +52,4 @@ def command(
     backend.require_trainer()
     arguments = ["--job-dir", str(folder.path), "--host", host, "--port", str(port), "--slots", str(slots), "--idle-ttl-s", f"{idle_ttl_s:g}"]
     console.say(_("loading the model; Ctrl-C ends the server"))
-    raise typer.Exit(run_trainer(backend, "serve", [*arguments, *(["--stage", stage] if stage else [])], job))
+    raise typer.Exit(run_trainer(backend, "serve", [*arguments, *(["--stage", stage.value] if stage else [])], job))

@@ -6,7 +6,7 @@ from nanochat_npu import console
 from nanochat_npu.errors import Problem
 from nanochat_npu.i18n import _
 from nanochat_npu.load import load_spec
-from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument
+from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, set_flags
 
 __all__ = ["command", "say_advice"]
 
@@ -20,7 +20,7 @@ def command(spec: SpecArgument, set_: SetOption = None, output: OutputOption = O
         return
     console.data(_("{source}: a good spec").format(source=loaded.source))
     say_advice(loaded.advice)
-    console.say_next(f"nanochat-npu plan {spec}")
+    console.say_next("plan", spec, *set_flags(set_))
 
 
 def say_advice(advice: Sequence[Problem]) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import jsonschema
 import pytest
 
 from nanochat_npu.main import COMMANDS, main
+from nanochat_npu.options import complete_spec
 from nanochat_npu.tables import cells
 
 
@@ -268,3 +270,54 @@ def test_doctor_has_straight_columns_in_chinese(run: Run, monkeypatch: pytest.Mo
     lines = [line for line in run("--lang", "zh", "doctor", "--local").out.splitlines() if "→" not in line]
     starts = {cells(line[: line.index(check["finding"], 2 + len(check["title"]))]) for line, check in zip(lines, checks, strict=True)}
     assert len(starts) == 1
+
+
+NAMES_THE_SPEC = [("validate",), ("plan",), ("config", "show"), ("render", "--to", "out"), ("doctor",)]
+
+
+@pytest.mark.parametrize("command", NAMES_THE_SPEC, ids=" ".join)
+def test_the_command_named_next_is_about_the_same_spec(run: Run, command: tuple[str, ...]) -> None:
+    """A shell reads it back as the same file, whatever its name, with the same overrides: else it starts another job."""
+    folder = Path("my 笔记 folder")
+    folder.mkdir()
+    file = str(folder / "it's $HOME.yaml")
+    assert run("init", "tiny", "--to", file).err.splitlines()[-1] == "next: " + shlex.join(["nanochat-npu", "plan", file])
+    result = run(*command, file, "--set", "name=other", "--set", "run.pretrain.steps=7")
+    assert result.code == 0, result.err
+    (line,) = [line for line in result.err.splitlines() if line.startswith("next: ")]
+    words = shlex.split(line.removeprefix("next: "))
+    assert words[:3] in (["nanochat-npu", "plan", file], ["nanochat-npu", "submit", file])
+    assert words[3:7] == ["--set", "name=other", "--set", "run.pretrain.steps=7"]
+
+
+@pytest.mark.parametrize("group", ["image", "ranktable", "config", "cost", "files", "data", "tracking"])
+def test_a_group_without_a_command_is_one_short_error(run: Run, group: str) -> None:
+    result = run(group)
+    assert (result.code, result.out) == (2, "")
+    error, hint = result.err.splitlines()
+    assert error == f"error: nanochat-npu {group}: a command is missing"
+    assert hint.startswith("hint: commands: ")
+    assert "--show-completion" not in run(group, "--help").out, "completion is the whole program's"
+
+
+def test_a_wrong_choice_names_the_choices_and_nothing_of_how_it_is_checked(run: Run) -> None:
+    for words in (("list", "-o", "xml"), ("chat", "tiny", "--stage", "xml"), ("serve", "tiny", "--stage", "xml"), ("export", "tiny", "--to", "x", "--stage", "xml")):
+        result = run(*words)
+        assert result.code == 2
+        assert "'xml' is not one of '" in result.err
+        assert "Value error" not in result.err
+
+
+def test_completion_finds_specs_below_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in" / ".git").mkdir(parents=True)
+    (tmp_path / "job.yaml").touch()
+    (tmp_path / ".hidden.yaml").touch()
+    monkeypatch.chdir(tmp_path / "in")
+    assert complete_spec("../j") == ["../job.yaml"]
+    assert complete_spec("../") == ["../in/", "../job.yaml"]
+    assert complete_spec("../.h") == ["../.hidden.yaml"]
+    assert complete_spec("./") == []
+    monkeypatch.chdir(tmp_path)
+    assert complete_spec("./jo") == ["./job.yaml"]
+    assert complete_spec("in") == ["in/"]
+    assert not [name for name in complete_spec("") if name.startswith(".")]

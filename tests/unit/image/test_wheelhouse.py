@@ -69,7 +69,9 @@ def test_x86_and_another_python(capsys: pytest.CaptureFixture[str], index: Index
     code, out, err = fill(capsys, index, tmp_path / "x86", *more)
     assert code == 0, err
     assert "torch-2.12.0-cp312-cp312-manylinux_2_28_x86_64.whl" in out.splitlines()
-    assert "next: nanochat-npu build d20 --set image.wheelhouse=" in err
+    (line,) = [line for line in err.splitlines() if line.startswith("next: nanochat-npu build d20 ")]
+    assert "--set image.arch=amd64" in line, "without it the build named next would be for another architecture"
+    assert line.endswith(f"--set image.wheelhouse={tmp_path / 'x86'}")
     code, out, err = fill(capsys, index, tmp_path / "311", "--set", "image.python=3.11")
     assert code == 0, err
     assert "fast-1.0-cp311-cp311-manylinux_2_28_aarch64.whl" in out.splitlines()
