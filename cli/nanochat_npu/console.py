@@ -1,15 +1,17 @@
 """The only file that writes to the terminal: data on stdout, talk on stderr, no colour or animation in a pipe."""
 
+import io
 import json
 import os
 import sys
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
 __all__ = [
-    "SCHEMA_VERSION", "binary_data", "confirm", "data", "forget", "is_interactive", "is_watching", "json_data", "rich_err", "rich_out", "say", "say_next", "stream_data",
+    "SCHEMA_VERSION", "binary_data", "confirm", "data", "forget", "is_interactive", "is_watching", "json_data", "prepare_streams", "rich_err", "rich_out", "say", "say_next", "stream_data",
     "width",
 ]
 
@@ -55,6 +57,20 @@ def forget(stream: IO[str]) -> None:
     os.close(nowhere)
 
 
+def prepare_streams() -> None:
+    """Let stdin, stdout and stderr take whatever is written, in any environment.
+
+    Streams that the caller closed (`>&-`) become empty ones; Python has None for them. That also keeps a file that is opened
+    later from getting their number, and so what is printed. A character that the encoding lacks, or half of one in the name of
+    a file, is written as its escape, which JSON and YAML read as the same character, instead of ending the command.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  (they live as long as the program)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _write(stream: IO[str], text: str) -> None:
     # A reader that has left does not change what a command does, nor its exit code.
     try:
@@ -62,6 +78,11 @@ def _write(stream: IO[str], text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         forget(stream)
+    except OSError:
+        # Talk that cannot be kept is no reason to fail; data is. What is left in the buffer would fail once more at the end.
+        forget(stream)
+        if stream is sys.stdout:
+            raise
 
 
 def data(text: str) -> None:

@@ -41,7 +41,7 @@ def home_dir(environ: dict[str, str] | None = None) -> Path:
     """The state folder: ``NANOCHAT_NPU_HOME``, else ``nanochat-npu`` in the XDG state folder."""
     env = os.environ if environ is None else environ
     if env.get("NANOCHAT_NPU_HOME"):
-        return Path(env["NANOCHAT_NPU_HOME"]).expanduser().absolute()
+        return Path(os.path.expanduser(env["NANOCHAT_NPU_HOME"])).absolute()  # noqa: PTH111  (of a person who does not exist it leaves the name)
     state = env.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "nanochat-npu"
 

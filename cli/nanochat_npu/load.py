@@ -72,7 +72,7 @@ def load_text(content: bytes, name: str, *, overrides: Sequence[str] = (), envir
         environ: The environment.
         folder: What relative paths of this computer start from.
     """
-    spec_source = parse_yaml(content, name)
+    spec_source = parse_yaml(content, name, empty_hint=_("nanochat-npu init writes one that works"))
     site = read_site(environ)
     files = [*([Layer(Origin.SITE, site)] if site else []), Layer(Origin.SPEC, spec_source)]
     sets = [set_layer(override) for override in overrides]

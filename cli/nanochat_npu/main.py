@@ -5,6 +5,7 @@ plain text by choice: rich's renderer alone would take a third of a second of ev
 """
 
 import difflib
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ __all__ = ["COMMANDS", "main", "make_app"]
 CommandFault: Any = typer.BadParameter.__mro__[2]
 """click's ClickException. Typer 0.29 and later bring their own copy of click, so it is found through typer."""
 INTERRUPTED = 130
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Entry(NamedTuple):
@@ -242,6 +244,15 @@ def _report_bug(error: Exception) -> int:
     return 1
 
 
+def _report_full(error: OSError) -> int:
+    """A full disk is not a bug of ours, whatever was being written."""
+    console.forget(sys.stdout)
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    console.say(_("error: {text}").format(text=_("cannot write the result: {reason}").format(reason=what)), style="bold red")
+    console.say(_("hint: {text}").format(text=_("make room, or write it elsewhere")), style="yellow")
+    return UsageError.exit_code
+
+
 def _as_usage(error: Any) -> UsageError:
     """click's complaint about arguments, with the way to the command's own help."""
     context = getattr(error, "ctx", None)
@@ -260,6 +271,7 @@ def _run(args: Sequence[str]) -> int:
 
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line and leave with its exit code (design: 0 ok, 1 bug, 2 usage, 3 spec, … 130 interrupted)."""
+    console.prepare_streams()
     args = sys.argv[1:] if argv is None else argv
     try:
         code = _run(args)
@@ -279,6 +291,8 @@ def main(argv: list[str] | None = None) -> Any:
             raise
         console.forget(sys.stdout)
         code = 0
+    except OSError as error:
+        code = _report_full(error) if error.errno in NO_ROOM else _report_bug(error)
     except Exception as error:
         code = _report_bug(error)
     sys.exit(code)

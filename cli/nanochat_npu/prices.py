@@ -19,6 +19,8 @@ from nanochat_npu.yaml_source import MAX_BYTES, YamlSource, parse_yaml
 
 __all__ = ["PUBLIC", "price_from_flag", "price_from_table", "price_overrides", "priced"]
 
+_FORM = "prices: [{npu: 910B3, per_npu_hour: 3.0, currency: CNY, source: ..., date: 2026-11-01}]"
+"""How a price table is written."""
 PUBLIC = "public"
 """Name of the table that comes with the program."""
 _FLAG = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]{3})\s*")
@@ -106,7 +108,7 @@ def price_from_table(name: str, npu: str | None, today: datetime.date) -> PriceC
         content = path.read_bytes()[: MAX_BYTES + 1]
     except OSError as error:
         raise UsageError(_("cannot read '{name}': {reason}").format(name=name, reason=error.strerror), where="--prices", hint=_("a file, or: --prices public")) from error
-    source = parse_yaml(content, name if name == PUBLIC else str(path))
+    source = parse_yaml(content, name if name == PUBLIC else str(path), empty_hint=_FORM)
     entries = _entries(source, today)
     fitting = [price for kind, price in entries if kind == npu]
     if not fitting:
@@ -118,7 +120,7 @@ def price_from_table(name: str, npu: str | None, today: datetime.date) -> PriceC
 def _entries(source: YamlSource, today: datetime.date) -> list[tuple[str, PriceConfig]]:
     listed = source.data.get("prices")
     if not isinstance(listed, list) or not listed:
-        problem = source.problem(_("a price table has a list 'prices'"), ("prices",), hint="prices: [{npu: 910B3, per_npu_hour: 3.0, currency: CNY, source: ..., date: 2026-11-01}]")
+        problem = source.problem(_("a price table has a list 'prices'"), ("prices",), hint=_FORM)
         raise SpecFieldError(problem.message, where=source.name, hint=problem.hint, problems=[problem])
     found, problems = [], []
     for number, entry in enumerate(listed):

@@ -21,7 +21,7 @@ def site_file(environ: Mapping[str, str]) -> Path | None:
     An empty ``NANOCHAT_NPU_SITE`` switches site files off.
     """
     if SITE_VARIABLE in environ:
-        return Path(environ[SITE_VARIABLE]).expanduser() if environ[SITE_VARIABLE] else None
+        return Path(os.path.expanduser(environ[SITE_VARIABLE])) if environ[SITE_VARIABLE] else None  # noqa: PTH111  (of a person who does not exist it leaves the name)
     config = environ.get("XDG_CONFIG_HOME")
     personal = (Path(config) if config else Path(environ.get("HOME", "/")) / ".config") / "nanochat-npu" / "site.yaml"
     return next((path for path in (personal, SYSTEM_SITE_FILE) if os.path.isfile(path)), None)  # noqa: PTH113  (False where a parent is unreadable)
@@ -42,7 +42,7 @@ def read_site(environ: Mapping[str, str]) -> YamlSource | None:
     except OSError as error:
         message = _("cannot read the site file: {reason}").format(reason=error.strerror)
         raise SpecSyntaxError(message, where=str(path), hint=_("correct or unset {name}").format(name=SITE_VARIABLE)) from error
-    source = parse_yaml(content, str(path))
+    source = parse_yaml(content, str(path), empty_hint=_("k8s/site.example.yaml shows what it may hold; or unset {name}").format(name=SITE_VARIABLE))
     problems = [
         source.problem(_("a site file speaks for all jobs; this belongs into a spec"), (key,), key=True) for key in _NOT_FOR_A_SITE if key in source.data
     ]

@@ -108,12 +108,13 @@ def parse_scalar(raw: str) -> Any:
     return float(raw) if _FLOAT.fullmatch(raw) else raw
 
 
-def parse_yaml(content: bytes, name: str) -> YamlSource:
+def parse_yaml(content: bytes, name: str, *, empty_hint: str | None = None) -> YamlSource:
     """The document in a file.
 
     Args:
         content: Bytes of the file.
         name: Its name, for messages.
+        empty_hint: The way out of a file without content; where a spec is read, the command that writes one.
 
     Raises:
         SpecSyntaxError: with every problem up to the first one that ends reading.
@@ -132,10 +133,10 @@ def parse_yaml(content: bytes, name: str) -> YamlSource:
     if reader.problems:
         raise _syntax_error(source, reader.problems)
     if not source.text.strip() or source.data is None:
-        raise _syntax_error(source, [source.problem_at(_("the file has no content"), None, hint=_("nanochat-npu init writes one that works"))])
+        raise _syntax_error(source, [source.problem_at(_("the file has no content"), None, hint=empty_hint)])
     if not isinstance(source.data, dict):
         kind = _("a list") if isinstance(source.data, list) else _("a single value")
-        raise _syntax_error(source, [source.problem_at(_("a spec is a map (key: value), this is {kind}").format(kind=kind), Mark(1, 1))])
+        raise _syntax_error(source, [source.problem_at(_("the file must be a map (key: value), this is {kind}").format(kind=kind), Mark(1, 1))])
     return source
 
 

@@ -63,7 +63,7 @@ def generate(inventory: InventoryArgument, to: ToOption = None, schema: SchemaOp
     """Make a rank table from an inventory of servers and the addresses of their NPUs."""
     if schema not in ("1.0", "1.2"):
         raise UsageError(_("{value} is no version of rank tables that we write").format(value=schema), where="--schema", hint=_("1.0 for A2 (910B), 1.2 for A3"))
-    source = parse_yaml(_read(inventory), str(inventory))
+    source = parse_yaml(_read(inventory), str(inventory), empty_hint=_("write servers: [{{node: NAME, device_ips: [ADDRESS, …]}}, …]").format())
     nodes = _servers(source)
     try:
         table = RankTable.build(nodes, version=schema)

@@ -321,3 +321,21 @@ def test_completion_finds_specs_below_a_dot(tmp_path: Path, monkeypatch: pytest.
     assert complete_spec("./jo") == ["./job.yaml"]
     assert complete_spec("in") == ["in/"]
     assert not [name for name in complete_spec("") if name.startswith(".")]
+
+
+def test_a_file_that_is_no_spec_is_not_called_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Site files, price tables and inventories are read by the same reader: its hints are theirs."""
+    Path("empty.yaml").write_text("# nothing yet\n")
+    Path("list.yaml").write_text("- a\n")
+    assert "nanochat-npu init writes one" in run("validate", "empty.yaml").err
+    for words in (("ranktable", "generate", "empty.yaml"), ("plan", "d20", "--prices", "empty.yaml")):
+        result = run(*words)
+        assert result.code == 3
+        assert "the file has no content" in result.err
+        assert "init" not in result.err
+    assert "servers: [{node: NAME" in run("ranktable", "generate", "empty.yaml").err
+    assert "list.yaml:1:1: the file must be a map (key: value), this is a list" in run("ranktable", "generate", "list.yaml").err
+    monkeypatch.setenv("NANOCHAT_NPU_SITE", "empty.yaml")
+    site = run("validate", "tiny")
+    assert site.code == 3
+    assert "hint: k8s/site.example.yaml shows what it may hold; or unset NANOCHAT_NPU_SITE" in site.err
