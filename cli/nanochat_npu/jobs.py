@@ -259,12 +259,21 @@ class Store:
         return JobFolder(self.home / "jobs" / name)
 
     def names(self) -> list[str]:
-        """Names of all jobs here, sorted."""
+        """Names of all jobs here, sorted; none where there is no folder of jobs yet.
+
+        Raises:
+            ClusterError: The folder is there and cannot be read: "no jobs" would be wrong.
+        """
         try:
             with os.scandir(self.home / "jobs") as entries:
                 return sorted(entry.name for entry in entries if NAME_PATTERN.fullmatch(entry.name) and entry.is_dir())
-        except OSError:
-            return []
+        except OSError as error:
+            if not os.path.lexists(self.home / "jobs") and not isinstance(error, PermissionError):
+                return []
+            raise ClusterError(
+                _("the folder of jobs cannot be read: {reason}").format(reason=error.strerror), where=str(self.home / "jobs"),
+                hint=_("mend it, or point NANOCHAT_NPU_HOME to another folder"),
+            ) from error
 
     def existing(self, name: str) -> JobFolder:
         """The folder of a job that exists.

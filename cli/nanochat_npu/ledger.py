@@ -6,6 +6,7 @@ moment leaves the lines before its own and nothing of its own. A ledger that can
 """
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -169,7 +170,7 @@ class Ledger:
         Raises:
             LedgerError: It is there and cannot be read.
         """
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             return []
         with self._open() as connection:
             return [_to_entry(row) for row in connection.execute(_SELECT)]

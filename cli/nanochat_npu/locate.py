@@ -130,7 +130,10 @@ def _places(where: Where) -> list[dict[str, str | None]]:
 
 def job_names(prefix: str) -> list[str]:
     """Names of known jobs that begin so, for completion; asks no cluster, since completion must not wait."""
-    return [name for name in Store.default().names() if name.startswith(prefix)]
+    try:
+        return [name for name in Store.default().names() if name.startswith(prefix)]
+    except ClusterError:
+        return []
 
 
 def _word(value: object) -> str | None:

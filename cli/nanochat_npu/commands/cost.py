@@ -7,9 +7,9 @@ import typer
 from nanochat_npu import console, tables
 from nanochat_npu.accounts import settle_local
 from nanochat_npu.cost_report import GroupBy, by_job, grouped, grouped_csv, terms_of, to_csv
-from nanochat_npu.errors import UsageError
+from nanochat_npu.errors import JobNotFound, UsageError
 from nanochat_npu.i18n import _
-from nanochat_npu.jobs import home_dir, not_found
+from nanochat_npu.jobs import Store, home_dir, not_found
 from nanochat_npu.ledger import Ledger
 from nanochat_npu.options import OutputFormat, OutputOption
 
@@ -40,6 +40,8 @@ def report(by: ByOption = GroupBy.JOB, csv_: CsvOption = False, job: JobOption =
         return
     if job is not None:
         found = [entry for entry in entries if entry.job == job]
+        if not found and job in Store.default().names():
+            raise JobNotFound(_("this job is not in the ledger"), where=job, hint=_("it gets a line with every submit; nanochat-npu status {job} shows what it did").format(job=job))
         if not found:
             raise not_found(job, {entry.job for entry in entries})
         section = terms_of(found[-1])

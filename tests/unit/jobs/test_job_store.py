@@ -136,3 +136,41 @@ def test_of_two_equal_submissions_at_once_one_starts_and_one_attaches(bench: Ben
 def test_of_two_different_submissions_at_once_one_wins_and_one_says_so(bench: Bench) -> None:
     answers = _submit_at_once(bench, [{"retries": {"failures": 1}}, {"retries": {"failures": 2}}])
     assert [type(answer) for answer in sorted(answers, key=lambda each: isinstance(each, JobExists))] == [Submitted, JobExists]
+
+
+@pytest.mark.parametrize("kind", ["file", "loop"])
+def test_a_folder_of_jobs_that_cannot_be_read_is_not_empty(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from nanochat_npu.locate import job_names
+    from nanochat_npu.main import main
+
+    monkeypatch.setenv("NANOCHAT_NPU_HOME", str(tmp_path))
+    assert Store(tmp_path).names() == []
+    assert Store(tmp_path / "jobs" / "below").names() == []
+    if kind == "file":
+        (tmp_path / "jobs").touch()
+    else:
+        (tmp_path / "jobs").symlink_to("jobs")
+    with pytest.raises(ClusterError, match="the folder of jobs cannot be read") as caught:
+        Store(tmp_path).names()
+    assert caught.value.where == str(tmp_path / "jobs")
+    assert job_names("") == [], "completion says nothing"
+    with pytest.raises(SystemExit) as end:
+        main(["list"])
+    assert end.value.code == 6
+    assert "no jobs" not in capsys.readouterr().err
+
+
+def test_a_job_that_the_ledger_lacks_is_not_said_to_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from nanochat_npu.main import main
+
+    monkeypatch.setenv("NANOCHAT_NPU_HOME", str(tmp_path))
+    (tmp_path / "jobs" / "old").mkdir(parents=True)
+    with pytest.raises(SystemExit) as end:
+        main(["cost", "report", "--job", "old"])
+    assert end.value.code == 6
+    assert "old: this job is not in the ledger" in capsys.readouterr().err
+    (tmp_path / "ledger.db").symlink_to("ledger.db")
+    with pytest.raises(SystemExit) as end:
+        main(["cost", "report"])
+    assert end.value.code == 6
+    assert "the ledger cannot be used" in capsys.readouterr().err
