@@ -31,7 +31,8 @@ def history_file() -> Path:
     """Where lines are remembered, beside the jobs (``NANOCHAT_NPU_HOME``, else the XDG state folder)."""
     home = os.environ.get("NANOCHAT_NPU_HOME")
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return (Path(home).expanduser() if home else Path(state) / "nanochat-npu") / "chat_history"
+    # Not Path.expanduser, which fails for ~ of a person whom nobody knows.
+    return (Path(os.path.expanduser(home)) if home else Path(state) / "nanochat-npu") / "chat_history"  # noqa: PTH111
 
 
 class Terminal:

@@ -84,6 +84,11 @@ def command(
         _sweep(spec, overrides, sweep or _default_sweep(spec, overrides), plot, calibrations, output)
         return
     planned = plan_with_estimate(spec, overrides, calibrations)
+    if to is not None:
+        from nanochat_npu import planfile
+
+        # Before anything is shown: an error after it would be a second JSON object on stdout.
+        planfile.save(to, planned.plan, planned.loaded, overrides, as_json(planned.estimate, planned.plan.today))
     if explain_estimate is not None:
         _explain(planned, explain_estimate, output)
     elif compare is not None:
@@ -95,9 +100,6 @@ def command(
         flags = [*_flags("--set", *(set_ or [])), *_flags("--price", price), *_flags("--prices", prices)]
         _show_plan(spec, planned, flags, output)
     if to is not None:
-        from nanochat_npu import planfile
-
-        planfile.save(to, planned.plan, planned.loaded, overrides, as_json(planned.estimate, planned.plan.today))
         console.say_next("submit", str(to))
     if output is OutputFormat.JSON and (found := over_budget(planned.estimate)):
         # One object on stdout: what exceeds the budget stands in it, so the error only says so and sets the code.

@@ -14,6 +14,7 @@ import pytest
 from engine_helpers import BYTES, lively_model, write_job
 
 from nanochat import chat
+from nanochat.terminal import history_file
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +199,8 @@ def test_ctrl_c_while_the_model_is_loaded_ends_with_130(job, tmp_path):
     _out, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "Traceback" not in err
+
+
+def test_the_history_lies_somewhere_even_for_a_home_of_nobody(monkeypatch):
+    monkeypatch.setenv("NANOCHAT_NPU_HOME", "~nobody-at-all/x")
+    assert history_file() == Path("~nobody-at-all/x/chat_history")

@@ -547,3 +547,13 @@ def test_a_calibration_of_another_processor_is_not_used_and_named(run: Run, tmp_
         result = values(run, "tiny", "--calibration", str(path))
         tiers[name] = (result["tier"], any("another processor (Some CPU x 1)" in warning["text"] for warning in result["warnings"]))
     assert tiers == {"other": ("C", True), "unnamed": ("A", False)}
+
+
+def test_a_plan_file_that_cannot_be_written_is_one_json_object_and_no_plan(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "nowhere" / "plan.json"
+    code, out, _err = run("plan", "tiny", "-o", "json", "--to", str(target))
+    assert code == 2
+    assert str(target) in json.loads(out)["error"]["message"]
+    code, out, err = run("plan", "tiny", "--to", str(target))
+    assert (code, out) == (2, "")
+    assert "next: " not in err
