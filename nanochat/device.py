@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import resource
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -214,6 +215,20 @@ def packs_weights(device: torch.device, dtype: torch.dtype) -> bool:
 def attends_in_fp32(device: torch.device) -> bool:
     """Whether attention of a single query is done in fp32 whatever the dtype: on a CPU a bf16 product of such sizes takes three times as long."""
     return device.type == Kind.CPU
+
+
+@contextlib.contextmanager
+def alone(device: torch.device, *, when: bool) -> Iterator[None]:
+    """Where work on a CPU is so small that waking another thread takes longer than doing it: this thread does all, for as long as that lasts."""
+    threads = torch.get_num_threads()
+    if not when or device.type != Kind.CPU or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def prefers_fused_adamw(device: torch.device) -> bool:

@@ -41,6 +41,26 @@ def test_greedy_equals_the_naive_model_without_a_cache(engine: Engine, model: GP
     assert engine.complete([prompt], GREEDY)[0].tokens == naive_greedy(model, prompt, 20, STOPS)
 
 
+def test_a_small_step_of_one_row_leaves_the_number_of_threads_as_it_was(model: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone it is faster; whoever comes next has all threads again, also after an error."""
+    seen = []
+    monkeypatch.setattr(Decoder, "_norm", lambda self, x, gain=1.0: seen.append(torch.get_num_threads()) or x)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for rows, wanted in ((1, 1), (2, 2)):
+            cache = model.new_cache(rows, 4)
+            model.hidden(torch.zeros(rows, 2, dtype=torch.long), cache)
+            Decoder(model, rows).step([1] * rows, cache)
+            assert (set(seen), torch.get_num_threads()) == ({wanted}, 2)
+            seen.clear()
+        with pytest.raises(IndexError):
+            Decoder(model, 1).step([10**6], cache)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_prompts_of_different_length_in_one_batch_answer_as_alone(engine: Engine, model: GPT) -> None:
     many = prompts(9, seed=1)
     for prompt, completion in zip(many, engine.complete(many, GREEDY), strict=True):
