@@ -1,14 +1,13 @@
 """The terminal side of a chat: lines of several lines, a history that stays, and commands that begin with a slash."""
 
-import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nanochat.contract.chat_input import as_markdown, history, read_text
 from nanochat.dialogue import Dialogue
 from nanochat.engine import PromptTooLong
 from nanochat.errors import TrainerError
@@ -22,8 +21,6 @@ HELP = """\
 /save FILE         write the conversation: Markdown, or JSON where the name ends in .json
 /help, /quit       Ctrl-D leaves too; Ctrl-C stops an answer, and empties the line
 A line that ends in \\ goes on in the next; \"\"\" opens a text of several lines and closes it."""
-HISTORY_LINES = 1000
-FENCE = '"""'
 SETTINGS: dict[str, type[int] | type[float]] = {"temperature": float, "top_k": int, "top_p": float, "max_new_tokens": int, "seed": int}
 
 
@@ -48,10 +45,10 @@ class Terminal:
 
     def run(self) -> None:
         """Talk until the end of the input, or ``/quit``."""
-        with self._history():
+        with history(history_file(), person=self._person):
             while True:
                 try:
-                    said = self._read()
+                    said = read_text(self._ask)
                 except EOFError:
                     self._tell("" if self._person else None)
                     return
@@ -85,27 +82,8 @@ class Terminal:
         sys.stdout.write("\n")
         sys.stdout.flush()
 
-    def _read(self) -> str:
-        """What the person says, of one line or several.
-
-        Raises:
-            EOFError: The input has ended.
-        """
-        line = input("> " if self._person else "")
-        lines: list[str] = []
-        if line.lstrip().startswith(FENCE):
-            line = line.lstrip()[len(FENCE) :]
-            while FENCE not in line:
-                lines.append(line)
-                line = self._more()
-            return "\n".join([*lines, line.partition(FENCE)[0]]).strip()
-        while line.endswith("\\"):
-            lines.append(line[:-1])
-            line = self._more()
-        return "\n".join([*lines, line]).strip()
-
-    def _more(self) -> str:
-        return input("… " if self._person else "")
+    def _ask(self, sign: str) -> str:
+        return input(sign if self._person else "")
 
     def _command(self, said: str) -> None:
         name, _space, rest = said.partition(" ")
@@ -150,7 +128,7 @@ class Terminal:
         turns = self.dialogue.conversation()
         try:
             path = Path(name).expanduser()
-            write_atomic(path, json.dumps({"messages": turns}, ensure_ascii=False, indent=1) + "\n" if path.suffix == ".json" else _markdown(turns))
+            write_atomic(path, json.dumps({"messages": turns}, ensure_ascii=False, indent=1) + "\n" if path.suffix == ".json" else as_markdown(turns))
         except (OSError, RuntimeError) as error:  # RuntimeError: ~ of a user whom nobody knows
             self._tell(f"{name}: {getattr(error, 'strerror', None) or error}")
             return
@@ -160,30 +138,3 @@ class Terminal:
         """Words about the chat, kept apart from the model's, which go to standard output."""
         if text is not None:
             print(text, file=sys.stderr, flush=True)
-
-    @contextlib.contextmanager
-    def _history(self) -> Iterator[None]:
-        """Editing, and lines of earlier chats with the arrow keys, where a person types."""
-        if not self._person:
-            yield
-            return
-        try:
-            import readline
-        except ImportError:  # a Python that was built without it
-            yield
-            return
-        path = history_file()
-        with contextlib.suppress(OSError):
-            readline.read_history_file(path)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):  # a full or read-only disk costs the history, not the chat
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch(mode=0o600)
-                readline.set_history_length(HISTORY_LINES)
-                readline.write_history_file(path)
-
-
-def _markdown(turns: list[dict[str, Any]]) -> str:
-    return "\n\n".join(f"**{turn['role']}**\n\n{turn['content']}" for turn in turns) + "\n"

@@ -1,16 +1,16 @@
 """A conversation in the terminal with a chat server: the same commands and keys as ``python -m nanochat chat``.
 
-The trainer has its own (`nanochat.terminal`), since a login node need not have the trainer and a container not this program.
+The trainer has its own (`nanochat.terminal`), since a login node need not have the trainer and a container not this program; how a person
+types is one piece of code for both.
 """
 
-import contextlib
 import io
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nanochat.contract.chat_input import as_markdown, history, read_text
 from nanochat_npu import console
 from nanochat_npu.errors import ClusterError, ClusterUnreachable
 from nanochat_npu.i18n import _
@@ -19,8 +19,6 @@ from nanochat_npu.talk import answer
 
 __all__ = ["Conversation"]
 
-FENCE = '"""'
-HISTORY_LINES = 1000
 SETTINGS: dict[str, type[int] | type[float]] = {"temperature": float, "top_k": int, "top_p": float, "max_tokens": int, "seed": int}
 
 
@@ -51,10 +49,10 @@ class Conversation:
             sys.stdin.reconfigure(errors="replace")  # a text in another encoding ends no conversation
         if self._person:
             console.say(_help())
-        with _history(self._person):
+        with history(home_dir() / "chat_history", person=self._person and sys.stdin.isatty()):
             while True:
                 try:
-                    said = self._read()
+                    said = read_text(self._ask)
                 except EOFError:
                     return
                 except KeyboardInterrupt:
@@ -96,22 +94,8 @@ class Conversation:
         except ClusterError as error:  # too long, busy: the person may go on
             console.say(_("error: {text}").format(text=error), style="bold red")
 
-    def _read(self) -> str:
-        line = input("> " if self._person else "")
-        lines: list[str] = []
-        if line.lstrip().startswith(FENCE):
-            line = line.lstrip()[len(FENCE) :]
-            while FENCE not in line:
-                lines.append(line)
-                line = self._more()
-            return "\n".join([*lines, line.partition(FENCE)[0]]).strip()
-        while line.endswith("\\"):
-            lines.append(line[:-1])
-            line = self._more()
-        return "\n".join([*lines, line]).strip()
-
-    def _more(self) -> str:
-        return input("… " if self._person else "")
+    def _ask(self, sign: str) -> str:
+        return input(sign if self._person else "")
 
     def _command(self, said: str) -> None:
         name, _space, rest = said.partition(" ")
@@ -151,7 +135,7 @@ class Conversation:
             return
         text = (
             json.dumps({"messages": turns}, ensure_ascii=False, indent=1) + "\n" if path.suffix == ".json"
-            else "\n\n".join(f"**{turn['role']}**\n\n{turn['content']}" for turn in turns) + "\n"
+            else as_markdown(turns)
         )
         try:
             path.write_text(text, encoding="utf-8")
@@ -159,27 +143,3 @@ class Conversation:
             console.say(_("cannot write {path}: {reason}").format(path=path, reason=error.strerror))
             return
         console.say(_("{path}: {count} turns").format(path=path, count=len(turns)))
-
-
-@contextlib.contextmanager
-def _history(person: bool) -> Iterator[None]:
-    """Editing, and lines of earlier chats with the arrow keys, where a person types."""
-    if not person or not sys.stdin.isatty():
-        yield
-        return
-    try:
-        import readline
-    except ImportError:
-        yield
-        return
-    path = home_dir() / "chat_history"
-    with contextlib.suppress(OSError):
-        readline.read_history_file(path)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # a full or read-only disk costs the history, not the chat
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o600)
-            readline.set_history_length(HISTORY_LINES)
-            readline.write_history_file(path)
