@@ -4,10 +4,11 @@ import hashlib
 import http.server
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from loopback import serving_http
 
 
 @dataclass
@@ -91,12 +92,5 @@ def serving() -> Iterator[State]:
     """A registry that runs as long as the block."""
     state = State()
     handler = type("BoundHandler", (Handler,), {"state": state})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        state.address = f"127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield state
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_http(handler) as state.address:
+        yield state

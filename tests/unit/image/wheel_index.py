@@ -4,11 +4,12 @@ import hashlib
 import http.server
 import io
 import re
-import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from loopback import serving_http
 
 
 @dataclass
@@ -85,12 +86,5 @@ def serving_wheels() -> Iterator[Index]:
     """An index that runs as long as the block."""
     index = Index()
     handler = type("BoundHandler", (Handler,), {"index": index})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        index.host = f"127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield index
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving_http(handler) as index.host:
+        yield index
