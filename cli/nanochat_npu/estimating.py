@@ -31,11 +31,11 @@ from nanochat_npu.i18n import _
 from nanochat_npu.jobs import home_dir
 from nanochat_npu.plan import Plan, billed_npus
 from nanochat_npu.planviews.value import suggested_set
+from nanochat_npu.quantities import amount
 from nanochat_npu.spec import Backend, JobSpec
 
 __all__ = ["Host", "Learnt", "check_budget", "check_memory", "check_price", "estimate_here", "estimate_plan", "host_with", "inputs_of", "job_versions", "learn", "others_load", "over_budget", "this_host"]
 
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 LEDGER_FILE = "ledger.db"
 """As in `nanochat_npu.ledger`, which is imported only where there is one: SQLite is not needed for a first plan."""
 RECENT_S = 600.0
@@ -111,12 +111,6 @@ def _past_jobs(folder: Path, inputs: Inputs) -> tuple[dict[Tier, Sequence[float]
     return {tier: found[tier] for tier in tiers if tier in found}, ran, []
 
 
-def bytes_of(quantity: str) -> int:
-    """Bytes of a Kubernetes quantity."""
-    number = quantity.rstrip("kKMGTi")
-    return int(float(number) * _UNITS[quantity[len(number):]])
-
-
 def _chip(spec: JobSpec, host: Host) -> str:
     """What the ranks compute on. A local job without NPUs in this computer runs on its cores, whatever the spec names."""
     if spec.resources.npus_per_node == 0 or (spec.backend is Backend.LOCAL and not host.has_npus):
@@ -133,7 +127,7 @@ def _stack(spec: JobSpec) -> Stack:
 def _cpu(spec: JobSpec, host: Host, world_size: int) -> tuple[float, int | None]:
     """Cores and bytes of one CPU rank: local ranks share this computer, simulated nodes too."""
     resources = spec.resources
-    stated = bytes_of(resources.memory) if resources.memory else None
+    stated = int(amount(resources.memory) or 0) if resources.memory else None
     if spec.backend is Backend.LOCAL:
         total = min(x for x in (stated, host.memory_bytes) if x is not None) if stated or host.memory_bytes else None
         return host.cores / world_size, total // world_size if total else None

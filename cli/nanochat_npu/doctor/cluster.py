@@ -10,13 +10,13 @@ from nanochat_npu.doctor.checks import Check, Level, passed
 from nanochat_npu.errors import ClusterError, ClusterForbidden, NanochatNpuError
 from nanochat_npu.explain import Facts
 from nanochat_npu.explain.fit import node_ready, selector_misses
-from nanochat_npu.explain.quota import amount as quantity
 from nanochat_npu.explain.quota import shown
 from nanochat_npu.explain.waiting import queue_share, queue_too_small, quota_full, quota_too_small
 from nanochat_npu.i18n import _
 from nanochat_npu.job_state import JobObjects
 from nanochat_npu.kube import Kube
 from nanochat_npu.kube_errors import NotFoundError
+from nanochat_npu.quantities import amount
 from nanochat_npu.resources import (
     ACCESS_REVIEWS,
     CLAIMS,
@@ -239,8 +239,8 @@ def _quotas(kube: Kube, namespace: str, spec: JobSpec | None) -> Check:
             if answer is not None:
                 return Check("quota", title, level, "; ".join([answer.cause, *answer.also]), answer.action)
     used = [
-        f"{partial.text(quota, 'metadata', 'name')}: {shown(key, quantity(partial.dig(quota, 'status', 'used', key)) or Decimal(0))} / {shown(key, hard)} {key}"
-        for quota in quotas for key, value in partial.mapping(quota, "spec", "hard").items() if (hard := quantity(value)) is not None
+        f"{partial.text(quota, 'metadata', 'name')}: {shown(key, amount(partial.dig(quota, 'status', 'used', key)) or Decimal(0))} / {shown(key, hard)} {key}"
+        for quota in quotas for key, value in partial.mapping(quota, "spec", "hard").items() if (hard := amount(value)) is not None
     ]
     return Check("quota", title, Level.OK, ", ".join(used) or _("none in namespace {namespace}").format(namespace=namespace))
 
@@ -268,8 +268,8 @@ def _nodes(kube: Kube, spec: JobSpec | None) -> list[Check]:
         return [_unseen("nodes", _("NPU nodes"), error or ClusterForbidden("?"))]
     found: dict[str, int] = {}
     for node in nodes:
-        for name, amount in partial.mapping(node, "status", "allocatable").items():
-            if name.startswith("huawei.com/") and not name.endswith(("-memory", "-core")) and str(amount) not in ("0", ""):
+        for name, number in partial.mapping(node, "status", "allocatable").items():
+            if name.startswith("huawei.com/") and not name.endswith(("-memory", "-core")) and str(number) not in ("0", ""):
                 found[name] = found.get(name, 0) + 1
     if not found:
         return [Check("nodes", _("NPU nodes"), Level.FAILED, _("no node offers NPUs: the device plugin does not run, or reports none"), _("an administrator looks at ascend-device-plugin"))]

@@ -10,10 +10,11 @@ from typing import Any
 from nanochat_npu import partial
 from nanochat_npu.explain.facts import Explanation, Facts, Who
 from nanochat_npu.explain.fit import Fit, GangFit, gang_fit, selector_mismatches
-from nanochat_npu.explain.quota import Shortage, amount, per_pod, shortages, shown
+from nanochat_npu.explain.quota import Shortage, per_pod, shortages, shown
 from nanochat_npu.explain.scheduler_text import NodeReasons, is_gang_text, node_reasons, origin_reason, server_message
 from nanochat_npu.i18n import _
 from nanochat_npu.job_state import pod_state, stuck_pods
+from nanochat_npu.quantities import amount
 
 __all__ = [
     "claim_missing", "cluster_full", "container_cannot_start", "controller_silent", "dead_node", "device_plugin_refused", "fit_of",

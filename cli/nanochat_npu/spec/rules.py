@@ -10,6 +10,7 @@ from typing import Any
 
 from nanochat.contract import DataSource, Stage, neighbouring_batches
 from nanochat_npu.i18n import _
+from nanochat_npu.quantities import amount
 from nanochat_npu.spec.blocks import DriverMount, RankTableMode, VolumeConfig
 from nanochat_npu.spec.currencies import CURRENCIES
 from nanochat_npu.spec.findings import FieldPath, Finding, nearest_currency
@@ -37,7 +38,6 @@ _KEY = re.compile(r"(?:(?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a
 """Kubernetes' qualified name: a name of at most 63 characters, after a DNS subdomain and a slash if there is one."""
 _MADE_BY = {Stage.TOKENIZER: (Stage.PRETRAIN,), Stage.PRETRAIN: (Stage.SFT, Stage.RL, Stage.EVAL)}
 """Stage -> stages that cannot run in front of it; the other orders may be meant, since a stage finds what the job made earlier."""
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def check(spec: JobSpec) -> list[Finding]:
@@ -48,12 +48,6 @@ def check(spec: JobSpec) -> list[Finding]:
 def advise(spec: JobSpec) -> list[Finding]:
     """What is possible but probably not meant."""
     return [finding for rule in ADVICE for finding in rule(spec)]
-
-
-def quantity_bytes(text: str) -> float:
-    """Bytes of a Kubernetes quantity such as 512Gi."""
-    digits = text.rstrip("kKMGTi")
-    return float(digits) * _UNITS[text[len(digits):]]
 
 
 def _batch(spec: JobSpec) -> Iterator[Finding]:
@@ -158,7 +152,7 @@ def _chip(spec: JobSpec) -> Iterator[Finding]:
 
 def _memory(spec: JobSpec) -> Iterator[Finding]:
     resources = spec.resources
-    if resources.memory and quantity_bytes(resources.shm) > quantity_bytes(resources.memory):
+    if resources.memory and (amount(resources.shm) or 0) > (amount(resources.memory) or 0):
         yield Finding(("resources", "shm"), _("{shm} of shared memory do not fit into memory {memory}").format(shm=resources.shm, memory=resources.memory))
 
 

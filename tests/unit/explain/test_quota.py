@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanochat_npu.explain import Explanation, Facts, explain
-from nanochat_npu.explain.quota import amount, applies, per_pod, shortages, shown
+from nanochat_npu.explain.quota import applies, per_pod, shortages, shown
 from nanochat_npu.explain.waiting import queue_share, queue_too_small, quota_full, quota_too_small
 from nanochat_npu.job_state import JobObjects
+from nanochat_npu.quantities import amount
 
 NPU = "requests.huawei.com/Ascend910"
 
