@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nanochat.contract import ModelShape, RunConfig, RunFile
 from nanochat.device import Device
@@ -47,6 +48,8 @@ class Context:
     stage_index: int = 0
     started: float = field(default_factory=time.time)
     """Unix time at which this attempt began."""
+    checked: dict[str, Any] = field(default_factory=dict)
+    """What a stage's ``check`` found out and its ``run`` needs; rank 0's is the one that counts."""
 
     @property
     def run(self) -> RunConfig:

@@ -12,7 +12,7 @@ from nanochat.contract import DataSource, RunConfig
 from nanochat.data import toy
 from nanochat.errors import BadConfig, BadData
 
-__all__ = ["ConversationFile", "Conversations", "Listed", "Mixture", "OfTask", "open_conversations", "own_files", "skipped_records"]
+__all__ = ["ConversationFile", "Conversations", "Listed", "Mixture", "OfTask", "first_look", "open_conversations", "own_files", "skipped_records"]
 
 TOY_CONVERSATIONS = {"train": 4000, "val": 200}
 AUTO_MIXTURE = ("smoltalk", *3 * ("mmlu",), *4 * ("gsm8k",))
@@ -94,6 +94,11 @@ class Mixture:
         """Its place in its source."""
         part = self._part(index)
         return self.parts[part].place(index - self._starts[part])
+
+    def source(self, index: int) -> tuple[Conversations, int]:
+        """Which source it is from, and how many copies of that source stand before."""
+        part = self._part(index)
+        return self.parts[part], sum(before is self.parts[part] for before in self.parts[:part])
 
     def _part(self, index: int) -> int:
         return next(i for i in range(len(self.parts)) if index < self._starts[i + 1])
@@ -247,6 +252,18 @@ def open_conversations(run: RunConfig, split: str) -> Conversations:
 def skipped_records(conversations: Conversations) -> list[str]:
     """Where records were left out because they are wrong, and why."""
     return [line for file in own_files(conversations) for line in file.skipped]
+
+
+def first_look(conversations: Conversations, index: int) -> bool:
+    """True for a conversation that nobody looks at before it is trained on, so that what is wrong with it is met, and counted, then.
+
+    Not those of files of one's own, which are looked through when they are opened, and not the second copy of a source that a
+    mixture holds several times.
+    """
+    if not isinstance(conversations, Mixture):
+        return not isinstance(conversations, ConversationFile)
+    source, copy = conversations.source(index)
+    return copy == 0 and not isinstance(source, ConversationFile)
 
 
 def own_files(conversations: Conversations) -> list[ConversationFile]:

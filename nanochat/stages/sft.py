@@ -8,7 +8,7 @@ from nanochat.context import Context
 from nanochat.contract import ModelShape, Stage
 from nanochat.data import Place
 from nanochat.data.conversations import open_conversations, own_files, skipped_records
-from nanochat.data.sft import build_sft_loader, epoch_steps, sft_validation_batches
+from nanochat.data.sft import build_sft_loader, epoch_steps, left_out, sft_validation_batches
 from nanochat.errors import BadConfig, BadData
 from nanochat.evaluation import Evaluator
 from nanochat.feed import Rows
@@ -24,6 +24,8 @@ STAGE = Stage.SFT.value
 BASE = Stage.PRETRAIN.value
 SHOWN = 10
 """Skipped records that are named."""
+OWN_SKIPPED = "sft_own_records_skipped"
+"""Key in `Context.checked`: how many records of one's own files are left out."""
 
 
 def check(context: Context) -> None:
@@ -35,7 +37,7 @@ def check(context: Context) -> None:
     """
     base, tokenizer = find_checkpoint(context, (BASE,)), load_tokenizer(context)
     require_fit(context, base, tokenizer)
-    context.peers.first_does(lambda: _open_data(context, tokenizer, shape_of(base).sequence_len + 1))
+    context.checked[OWN_SKIPPED] = context.peers.first_does(lambda: _open_data(context, tokenizer, shape_of(base).sequence_len + 1))
 
 
 def run(context: Context) -> dict[str, Any]:
@@ -53,7 +55,8 @@ def run(context: Context) -> dict[str, Any]:
         _start_from(context, base, optimizer, model)
     place = _place(context, shape)
     steps = context.run.sft.steps or context.peers.first_does(lambda: epoch_steps(context.run_file, tokenizer, place))
-    loader = build_sft_loader(context.run_file, tokenizer, place)
+    noted: dict[str, str] = {}
+    loader = build_sft_loader(context.run_file, tokenizer, place, noted=noted)
     evaluator = Evaluator(context, tokenizer, place, context.run.sft.eval_tokens)
     loop = Loop(context, model, optimizer, _schedule(context, steps), Rows(loader, context), _plan(context, place, steps), checkpoints)
 
@@ -63,20 +66,33 @@ def run(context: Context) -> dict[str, Any]:
     loop.evaluate = lambda step: {"bpb": evaluator.bpb(model, step, batches)}
     if manifest is not None:
         loop.resume(manifest)
-    skipped = context.peers.first_does(lambda: len(_skipped(context, tokenizer, shape.sequence_len + 1)))
     try:
-        return {**loop.run(), "rows": loader.stats.shares(), "skipped_records": skipped}
+        result = loop.run()
+        skipped = context.checked[OWN_SKIPPED] + _tell_left_out(context, left_out(loader), noted)
+        return {**result, "rows": loader.stats.shares(), "skipped_records": skipped}
     finally:
         loader.close()
 
 
-def _open_data(context: Context, tokenizer: Tokenizer, limit: int) -> None:
-    """Reads all conversations once, so that a wrong record is found, and told, before a model is built."""
+def _open_data(context: Context, tokenizer: Tokenizer, limit: int) -> int:
+    """Reads all conversations once, so that a wrong record is found, and told, before a model is built; how many are left out."""
     skipped = _skipped(context, tokenizer, limit)
     open_conversations(context.run, "val")
     if skipped:
         more = f"; and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
         context.events.warn("records_skipped", f"{len(skipped)} conversations are left out: {'; '.join(skipped[:SHOWN])}{more}")
+    return len(skipped)
+
+
+def _tell_left_out(context: Context, count: int, noted: dict[str, str]) -> int:
+    """How many records of published sets all ranks left out while they trained; a warning tells it, with the first few of them."""
+    total = sum(context.peers.gather(count))
+    told = context.peers.gather(noted)
+    if total and context.is_first:
+        named = [f"{place}: {why}" for entries in told for place, why in entries.items()][:SHOWN]
+        more = f"; and {total - len(named)} more" if total > len(named) else ""
+        context.events.warn("records_skipped", f"{total} records of published sets were left out: {'; '.join(named)}{more}")
+    return total
 
 
 def _skipped(context: Context, tokenizer: Tokenizer, limit: int) -> list[str]:

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Any
 
-__all__ = ["disk_full", "evaluation_fails_on_rank_1", "fresh_interpreters", "killed_in_mid_step", "killed_while_saving", "stuck_before_the_smoke_test"]
+__all__ = ["counts_readings_of_own_files", "disk_full", "evaluation_fails_on_rank_1", "fresh_interpreters", "killed_in_mid_step", "killed_while_saving", "stuck_before_the_smoke_test"]
 
 
 def evaluation_fails_on_rank_1() -> None:
@@ -74,6 +74,20 @@ def fresh_interpreters() -> None:
     from nanochat.launch import command
 
     command._may_fork = lambda run: False
+
+
+def counts_readings_of_own_files() -> None:
+    """Each time that a file of one's own is tokenised as a whole, a line is written beside it."""
+    from nanochat.data.conversations import ConversationFile
+
+    original = ConversationFile.leave_out_unlearnable
+
+    def leave_out(self: ConversationFile, learnt_of: Any, limit: int) -> None:
+        with self.path.with_suffix(".readings").open("a") as file:
+            file.write(f"rank {os.environ['RANK']}\n")
+        original(self, learnt_of, limit)
+
+    ConversationFile.leave_out_unlearnable = leave_out  # type: ignore[method-assign]
 
 
 def stuck_before_the_smoke_test() -> None:

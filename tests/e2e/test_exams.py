@@ -34,8 +34,8 @@ def config(**blocks: Any) -> RunConfig:
 def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Nodes] = []
 
-    def _start(job: str, run: RunConfig, per_node: int = 1) -> Nodes:
-        started.append(Nodes(tmp_path / job, run, 1, per_node))
+    def _start(job: str, run: RunConfig, per_node: int = 1, fault: str = "") -> Nodes:
+        started.append(Nodes(tmp_path / job, run, 1, per_node, {"FAULT": fault} if fault else {}))
         return started[-1]
 
     yield _start
@@ -107,6 +107,27 @@ def test_wrong_records_are_skipped_named_and_counted(start, tmp_path):
     assert "nothing within the first 257 tokens" in warning
     stages = json.loads(layout.stages_file(nodes.job).read_text())["stages"]
     assert stages["2"]["result"]["skipped_records"] == 4
+
+
+def test_wrong_records_of_a_published_set_are_counted_and_told(start, tmp_path):
+    """Nobody looks through half a million records beforehand: they are met while training, on whichever rank."""
+    (tmp_path / "tasks" / "smoltalk").mkdir(parents=True)
+    rows = [[{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": "" if i in (2, 5, 11) else str(i)}] for i in range(20)]
+    for split in ("train", "test"):
+        (tmp_path / "tasks" / "smoltalk" / f"{split}.jsonl").write_text("\n".join(json.dumps({"messages": row}) for row in rows if split == "train" or row[1]["content"]))
+    own = write_conversations(tmp_path / "c.jsonl")
+    run = config(
+        stages=["tokenizer", "pretrain", "sft"], data={"tasks_dir": str(tmp_path / "tasks")},
+        sft={"data": ["smoltalk", own, "smoltalk"], "on_bad_record": "skip", "steps": 4},
+    )
+    nodes = start("job", run, 2, fault="counts_readings_of_own_files")
+    assert nodes.wait() == [0], nodes.output()
+    warnings = [event["message"] for event in nodes.events() if event.get("code") == "records_skipped"]
+    assert len(warnings) == 2
+    assert warnings[1].startswith("3 records of published sets were left out: ")
+    assert all(f"smoltalk train, record {number}: message 1: the assistant says nothing" in warnings[1] for number in (2, 5, 11))
+    assert json.loads(layout.stages_file(nodes.job).read_text())["stages"]["2"]["result"]["skipped_records"] == 3 + 4
+    assert Path(own).with_suffix(".readings").read_text() == "rank 0\n", "one's own file is tokenised once at the start"
 
 
 def test_a_task_without_its_examples_stops_before_any_is_scored(start, tmp_path):

@@ -10,6 +10,7 @@ from data_helpers import BYTES
 from nanochat.contract import DataConfig, ModelConfig, PretrainConfig, RunConfig, RunFile, SftConfig
 from nanochat.data import Place, build_sft_loader, epoch_steps, merge_states, sft_validation_batches, toy
 from nanochat.data.batches import Batch
+from nanochat.data.sft import left_out
 from nanochat.errors import BadConfig, BadData
 
 ROWS, LENGTH = 6, 96
@@ -185,3 +186,56 @@ def test_a_record_of_a_published_set_that_is_no_conversation_is_named_or_skipped
     assert parts.place(4000 + 7) == "smoltalk train, record 7"
     assert parts[4000 + 7] == rows[7]
     assert parts.place(3) == "conversation 3"
+
+
+def published(folder: Path, records: list, data: list[str], length: int = LENGTH, **sft: object) -> RunFile:
+    """A run on a set of that many records where published ones are looked for."""
+    for split in ("train", "test"):
+        (folder / "smoltalk").mkdir(exist_ok=True)
+        write(folder / "smoltalk" / f"{split}.jsonl", records)
+    made = run_of(data, length, on_bad_record="skip", **sft)
+    return made.model_copy(update={"run": made.run.model_copy(update={"data": DataConfig(source="toy", tasks_dir=str(folder))})})
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_records_left_out_of_a_published_set_are_counted_once_each(tmp_path: Path, world_size: int, copies: int) -> None:
+    records = [conversation(str(i), "zz") for i in range(60)]
+    records[7], records[31], records[50] = conversation("a", ""), conversation("q" * 500, "never read"), conversation("a", "")
+    run = published(tmp_path, records, ["toy", *copies * ["smoltalk"]])
+    counts, noted = [], {}
+    for rank in range(world_size):
+        loader = build_sft_loader(run, BYTES, Place(rank, world_size, 1, LENGTH), prefetch=0, noted=noted)
+        while loader.next_batch().epoch < 2:
+            pass
+        counts.append(left_out(loader))
+    assert sum(counts) == 3
+    assert noted.keys() == {"smoltalk train, record 7", "smoltalk train, record 31", "smoltalk train, record 50"}
+    assert "nothing within the first 97 tokens" in noted["smoltalk train, record 31"]
+
+
+def test_the_count_of_records_left_out_goes_on_where_a_run_goes_on(tmp_path: Path) -> None:
+    records = [conversation(str(i), "zz" if i % 4 else "") for i in range(900)]
+    run = published(tmp_path, records, ["smoltalk"], 24)
+    parts = [build_sft_loader(run, BYTES, Place(rank, 2, 3, 24)) for rank in range(2)]
+    for loader in parts:
+        for _ in range(3):
+            loader.next_batch()
+    before = sum(map(left_out, parts))
+    assert 0 < before < 225
+    again = build_sft_loader(run, BYTES, Place(0, 1, ROWS, 24))
+    again.load_state_dict(merge_states([json.loads(json.dumps(loader.state_dict())) for loader in parts]))
+    assert left_out(again) == before
+    while again.next_batch().epoch == 0:
+        pass
+    assert left_out(again) == 225
+    for loader in (*parts, again):
+        loader.close()
+
+
+def test_records_of_a_file_of_ones_own_are_not_counted_a_second_time(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", [conversation(f"{i}" + "q" * (500 if i == 4 else 1), "zz") for i in range(12)])
+    loader = build_sft_loader(run_of([path], on_bad_record="skip"), BYTES, Place(0, 1, ROWS, LENGTH), prefetch=0, noted=(noted := {}))
+    while loader.next_batch().epoch == 0:
+        pass
+    assert (left_out(loader), noted) == (0, {})
