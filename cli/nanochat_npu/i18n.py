@@ -9,7 +9,7 @@ import gettext
 import os
 from pathlib import Path
 
-__all__ = ["LANGUAGES", "_", "language", "set_language"]
+__all__ = ["LANGUAGES", "_", "counted", "language", "set_language"]
 
 LANGUAGES = ("en", "zh")
 
@@ -40,3 +40,8 @@ def _(text: str) -> str:
     if "t" not in _state:
         set_language(language())
     return _state["t"].gettext(text)
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """The form that fits a count, with ``{n}`` filled in; both are translated texts, which in Chinese are alike."""
+    return (one if count == 1 else many).format(n=count)

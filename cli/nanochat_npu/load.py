@@ -106,6 +106,8 @@ def read_source(source: str) -> tuple[bytes, str]:
     """
     if source == "-":
         return _read_stdin(), "-"
+    if not source.strip():
+        raise UsageError(_("the name of the spec is empty"), hint=_("presets: {names}").format(names=", ".join(preset_names())))
     path = Path(source)
     preset = preset_path(source)
     try:
@@ -117,9 +119,20 @@ def read_source(source: str) -> tuple[bytes, str]:
         close = nearest(source, preset_names())
         hint = _("did you mean {name}?").format(name=close) if close else _("presets: {names}").format(names=", ".join(preset_names()))
         raise UsageError(_("no file and no preset '{name}'").format(name=source), hint=hint) from error
+    except IsADirectoryError as error:
+        raise UsageError(_("'{path}' is a folder").format(path=source), hint=_in_folder(path)) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(_("cannot read '{name}': {reason}").format(name=source, reason=reason)) from error
+
+
+def _in_folder(folder: Path) -> str:
+    """What to name instead of a folder: the specs in it."""
+    try:
+        files = sorted(str(path) for path in folder.iterdir() if path.suffix in (".yaml", ".yml") and path.is_file())
+    except OSError:
+        files = []
+    return _("name a file: {file}").format(file=", ".join(files[:5]) or folder / "job.yaml")
 
 
 def _logger(merged: Merged) -> str:

@@ -253,14 +253,9 @@ def _report_full(error: OSError) -> int:
     return UsageError.exit_code
 
 
-def _as_usage(error: Any) -> UsageError:
-    """click's complaint about arguments, with the way to the command's own help."""
-    context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "nanochat-npu"
-    if context is not None and type(error).__name__ == "NoArgsIsHelpError":
-        # Its message is the whole help text: too long for an error, and no sentence for -o json.
-        return UsageError(_("a command is missing"), where=command, hint=_("commands: {names}").format(names=", ".join(context.command.list_commands(context))))
-    return UsageError(error.format_message().rstrip(".").replace("Value error, ", ""), hint=f"{command} --help")
+def _called(args: Sequence[str]) -> str:
+    """Program and command as the person called them, for complaints that do not know where they arose."""
+    return " ".join(["nanochat-npu", *[word for word in args if word in COMMANDS][:1]])
 
 
 def _run(args: Sequence[str]) -> int:
@@ -281,7 +276,9 @@ def main(argv: list[str] | None = None) -> Any:
     except typer.Exit as leave:
         code = leave.exit_code
     except CommandFault as error:
-        _report(_as_usage(error), args)
+        from nanochat_npu.complaints import as_usage
+
+        _report(as_usage(error, _called(args)), args)
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

@@ -1,17 +1,19 @@
 """Arguments and options that several commands share, so that they read the same everywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nanochat_npu.errors import UsageError
 from nanochat_npu.i18n import _
 
 __all__ = [
     "BackendChoice", "BackendOption", "ContextOption", "FileOption", "JobArgument", "NamespaceOption", "OutputFormat", "OutputOption", "PriceOption", "PricesOption", "SetOption",
-    "SpecArgument", "ToOption", "TrainedStage", "YesOption", "complete_job", "complete_preset", "complete_spec", "set_flags",
+    "SpecArgument", "ToOption", "TrainedStage", "YesOption", "complete_job", "complete_preset", "complete_spec",
+    "refuse_cluster_options", "set_flags",
 ]
 
 
@@ -40,6 +42,21 @@ def complete_job(incomplete: str) -> list[str]:
 def set_flags(overrides: Sequence[str] | None) -> list[str]:
     """The ``--set`` words that repeat these overrides: a command named next without them is about another spec."""
     return [part for override in overrides or () for part in ("--set", override)]
+
+
+def refuse_cluster_options(job: str, given: Mapping[str, bool]) -> None:
+    """Say that options mean nothing here, instead of dropping them without a word.
+
+    Args:
+        job: Name of a job on this computer.
+        given: Option -> whether the person gave it.
+
+    Raises:
+        UsageError: One was.
+    """
+    for option, is_given in given.items():
+        if is_given:
+            raise UsageError(_("{job} is on this computer, and this option is about clusters").format(job=job), where=option, hint=_("leave {option} out").format(option=option))
 
 
 def complete_preset(incomplete: str) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from nanochat.contract import REFERENCE_DEPTH, Stage
 from nanochat_npu import units
-from nanochat_npu.i18n import _
+from nanochat_npu.i18n import _, counted
 from nanochat_npu.plan import Plan
 from nanochat_npu.spec import Backend
 from nanochat_npu.tables import Section
@@ -39,7 +39,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
 def _job(plan: Plan) -> Section:
     resources = plan.spec.resources
     if not plan.wants_npus:
-        where = _("CPU, {nodes} nodes").format(nodes=resources.nodes)
+        where = counted(resources.nodes, _("CPU, {n} node"), _("CPU, {n} nodes"))
     else:
         chip = resources.npu or _("NPUs, or CPU processes where there are none")
         where = f"{resources.nodes} × {resources.npus_per_node} {chip}"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nanochat_npu.errors import Problem, SpecError, SpecFieldError, UsageError
-from nanochat_npu.i18n import _
+from nanochat_npu.i18n import _, counted
 from nanochat_npu.load import load_spec
 from nanochat_npu.spec import PriceConfig
 from nanochat_npu.spec.currencies import CURRENCIES
@@ -129,7 +129,7 @@ def _entries(source: YamlSource, today: datetime.date) -> list[tuple[str, PriceC
         if price is not None:
             found.append((str(entry["npu"]), price))
     if problems:
-        raise SpecFieldError(_("{n} problems in the price table").format(n=len(problems)), where=source.name, problems=problems)
+        raise SpecFieldError(counted(len(problems), _("{n} problem in the price table"), _("{n} problems in the price table")), where=source.name, problems=problems)
     return found
 
 

@@ -20,14 +20,31 @@ def set_value(text: str, path: FieldPath, value: Any) -> str:
         text: A YAML document that `parse_yaml` accepts.
         path: Keys from the root.
         value: A scalar, or a list of scalars.
+
+    Raises:
+        ValueError: What stands there now is a map or a block of lines.
     """
     source = parse_yaml(text.encode(), "spec")
     mark = source.values.get(path)
     if mark is not None and path in source.raw:
         return _replace(text, mark, len(source.raw[path]), scalar(value))
     if mark is not None:
-        raise ValueError(f"{path} is not a plain scalar")
+        return _replace(text, mark, _width(text, path), scalar(value))
     return _insert(source, path, value)
+
+
+def _width(text: str, path: FieldPath) -> int:
+    """Characters that a quoted scalar or a ``[list]`` takes.
+
+    Raises:
+        ValueError: It is a map, or a block of lines, which are the person's own layout.
+    """
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    for part in path:
+        node = node.value[part] if isinstance(part, int) else next(value for key, value in node.value if key.value == part)
+    if isinstance(node, yaml.MappingNode) or getattr(node, "flow_style", True) is False or getattr(node, "style", None) in ("|", ">"):
+        raise ValueError(f"{path} is not a plain scalar")
+    return int(node.end_mark.index - node.start_mark.index)
 
 
 def scalar(value: Any) -> str:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +40,7 @@ def command(
     original = path.read_text(encoding="utf-8")
     text, taken = _adapt(original, name, set_ or [], os.environ)
     target = to or f"{name or preset}.yaml"
-    _check(text, target, {field: variable for variable, field, _value in taken})
+    _check(text, target, _places(name, set_ or [], taken))
     text = _without_stale_comments(original, text, preset)
     for variable, field, value in taken:
         console.say(_("{field}: {value}, from {variable}").format(field=field, value=value, variable=variable))
@@ -72,7 +73,7 @@ def _adapt(text: str, name: str | None, overrides: list[str], environ: Mapping[s
     said = {".".join(map(str, split_override(override)[0])) for override in overrides}
     taken = [(variable, field, environ[variable]) for variable, field in INIT_VARIABLES.items() if environ.get(variable) and field not in said]
     changes: list[tuple[FieldPath, Any]] = [(tuple(field.split(".")), parse_value(value)[0]) for _variable, field, value in taken]
-    changes += [(path, parse_value(value)[0]) for path, value in map(split_override, overrides)]
+    changes += [leaf for path, value in map(split_override, overrides) for leaf in _leaves(path, parse_value(value)[0])]
     if name is not None:
         changes.append((("name",), name))
     for path, value in changes:
@@ -81,6 +82,15 @@ def _adapt(text: str, name: str | None, overrides: list[str], environ: Mapping[s
         except ValueError as error:
             raise UsageError(_("{path} cannot be set here").format(path=".".join(map(str, path))), hint=_("edit the file after it is written")) from error
     return text, taken
+
+
+def _leaves(path: "FieldPath", value: Any) -> Iterator[tuple["FieldPath", Any]]:
+    """A map key by key, as ``--set`` lays it over a spec everywhere else."""
+    if isinstance(value, dict) and value:
+        for key, inner in reversed(value.items()):  # a key that is new is put first into its block
+            yield from _leaves((*path, key), inner)
+    else:
+        yield path, value
 
 
 _SIZED_BY = ("run.model.depth", "resources.nodes", "resources.npus_per_node")
@@ -103,13 +113,22 @@ def _without_stale_comments(original: str, text: str, preset: str) -> str:
     return "\n".join(_SIZE_COMMENT.sub("", line) for line in text.split("\n")) if _SIZED_BY[0] in changed else text
 
 
-def _check(text: str, target: str, variables: Mapping[str, str]) -> None:
+def _places(name: str | None, overrides: list[str], taken: list[tuple[str, str, str]]) -> dict[str, str]:
+    """Field -> what its value is from, where that is not the preset: a variable, ``--set`` or ``--name``."""
+    from nanochat_npu.origins import split_override
+
+    places = {field: _("environment") + f" ${variable}" for variable, field, _value in taken}
+    places.update({".".join(map(str, split_override(override)[0])): f"--set {override}" for override in overrides})
+    return places if name is None else {**places, "name": f"--name {name}"}
+
+
+def _check(text: str, target: str, places: Mapping[str, str]) -> None:
     """Refuse what would not be a good spec, before anything is written; the environment is not looked at twice.
 
     Args:
         text: The spec.
         target: Name of the file that it will be.
-        variables: Field -> variable of the environment that its value is from, for the error.
+        places: From `_places`, for the error.
 
     Raises:
         SpecError: It is wrong.
@@ -120,20 +139,27 @@ def _check(text: str, target: str, variables: Mapping[str, str]) -> None:
     try:
         load_text(text.encode(), target, environ=quiet)
     except SpecError as error:
-        found = [_from_variable(problem, variables) for problem in error.problems]
+        found = [_at_its_place(problem, places) for problem in error.problems]
         raise type(error)(error.message, where=found[0].file if found[0].line is None else error.where, hint=error.hint, problems=found) from error
 
 
-def _from_variable(problem: Problem, variables: Mapping[str, str]) -> Problem:
-    """The problem at the variable that the value is from: the file that it would stand in was never written."""
-    variable = variables.get(problem.path)
-    return problem if variable is None else replace(problem, file=_("environment") + f" ${variable}", line=None, column=None, source=None)
+def _at_its_place(problem: Problem, places: Mapping[str, str]) -> Problem:
+    """The problem at the variable or option that the value is from: the file that it would stand in was never written."""
+    for field, place in places.items():
+        if f"{field}.".startswith(f"{problem.path}.") or problem.path.startswith((f"{field}.", f"{field}[")):
+            return replace(problem, file=place, line=None, column=None, source=None)
+    return problem
 
 
 def _write(path: Path, text: str, *, yes: bool) -> None:
+    if path.is_dir():
+        raise UsageError(_("'{path}' is a folder").format(path=path), where="--to", hint=_("name a file: {file}").format(file=path / "job.yaml"))
     if path.exists() and not console.confirm(_("{path} exists. Overwrite it?").format(path=path), yes=yes):
         raise UsageError(_("{path} exists").format(path=path), hint=_("choose another file with --to, or --yes to overwrite it"))
     try:
         path.write_text(text, encoding="utf-8")
+    except FileNotFoundError as error:
+        folder = path.parent
+        raise UsageError(_("there is no folder '{path}'").format(path=folder), where="--to", hint=shlex.join(["mkdir", "-p", str(folder)])) from error
     except OSError as error:
         raise UsageError(_("cannot write '{path}': {reason}").format(path=path, reason=error.strerror)) from error

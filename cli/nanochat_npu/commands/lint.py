@@ -9,7 +9,7 @@ import typer
 
 from nanochat_npu import console
 from nanochat_npu.errors import SpecSyntaxError, UsageError
-from nanochat_npu.i18n import _
+from nanochat_npu.i18n import _, counted
 from nanochat_npu.lint import Finding, Severity, apply_fixes, lint_text, to_sarif
 
 __all__ = ["command"]
@@ -91,7 +91,11 @@ def _show(found: dict[str, list[Finding]], jobs: int, mended: int, output: LintF
     fixable = sum(finding.fix is not None for _name, finding in listed)
     if jobs == 0:
         console.say(_("no Volcano job was found"))
-    console.say(_("{jobs} jobs, {errors} errors, {warnings} warnings, {fixed} mended").format(jobs=jobs, errors=errors, warnings=len(listed) - errors, fixed=mended))
+    warnings = len(listed) - errors
+    console.say(_("{jobs}, {errors}, {warnings}, {fixed} mended").format(
+        jobs=counted(jobs, _("{n} job"), _("{n} jobs")), errors=counted(errors, _("{n} error"), _("{n} errors")),
+        warnings=counted(warnings, _("{n} warning"), _("{n} warnings")), fixed=mended,
+    ))
     if fixable:
         console.say(_("next: nanochat-npu lint --fix mends {n} of them").format(n=fixable))
 

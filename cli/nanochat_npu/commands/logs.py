@@ -8,7 +8,8 @@ import typer
 
 from nanochat.contract.events import parse_line
 from nanochat_npu import console
-from nanochat_npu.backends import LogLine, LogQuery
+from nanochat_npu.backends import ENDED, JobView, LogLine, LogQuery
+from nanochat_npu.errors import UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.locate import Where, job_backend
 from nanochat_npu.options import BackendOption, ContextOption, JobArgument, NamespaceOption, OutputFormat, OutputOption
@@ -34,9 +35,28 @@ def command(
     """Show what the ranks of a job print, each line with its rank; with -o json one object a line."""
     at = job_backend(job, Where(backend.value if backend else None, namespace, context))
     query = LogQuery(rank=rank, attempt=attempt, since_s=parse_seconds(since, "--since"), tail=tail, follow=follow, first_failure=first_failure)
+    if rank is not None or attempt is not None:
+        _refuse_what_is_not_there(at.get(job), query)
     written = _write(at.logs(job, query), prefix=rank is None and not first_failure, raw=raw, as_json=output is OutputFormat.JSON)
     if not written:
-        console.say(_("{job} has no such output yet").format(job=job))
+        ended = at.get(job).state in ENDED
+        console.say((_("{job} has left no such output") if ended else _("{job} has no such output yet")).format(job=job))
+
+
+def _refuse_what_is_not_there(view: JobView, query: LogQuery) -> None:
+    """Ranks and attempts are numbered from 0.
+
+    Raises:
+        UsageError: The job has no such rank, or has not been started so often.
+    """
+    if query.rank is not None and view.world_size is not None and query.rank >= view.world_size:
+        raise UsageError(_("{job} has no rank {number}").format(job=view.name, number=query.rank), where="--rank", hint=_existing(view.world_size - 1))
+    if query.attempt is not None and view.attempt is not None and query.attempt > view.attempt:
+        raise UsageError(_("{job} has no attempt {number}").format(job=view.name, number=query.attempt), where="--attempt", hint=_existing(view.attempt))
+
+
+def _existing(last: int) -> str:
+    return _("there is only 0") if last == 0 else _("there are 0 to {last}").format(last=last)
 
 
 def _write(lines: Iterable[LogLine], *, prefix: bool, raw: bool, as_json: bool) -> int:

@@ -8,7 +8,7 @@ import typer
 from nanochat.contract.ranktable import Finding, RankTable, RankTableError, parse
 from nanochat_npu import console
 from nanochat_npu.errors import NanochatNpuError, Problem, SpecFieldError, UsageError
-from nanochat_npu.i18n import _
+from nanochat_npu.i18n import _, counted
 from nanochat_npu.options import OutputFormat, OutputOption, ToOption
 from nanochat_npu.tables import Section, to_markdown, to_text
 from nanochat_npu.yaml_source import YamlSource, parse_yaml
@@ -100,7 +100,7 @@ def _load(file: Path, world_size: int | None) -> RankTable:
 
 def _broken(file: str, findings: tuple[Finding, ...]) -> NanochatNpuError:
     problems = [Problem(f"{finding.rule.value} {finding.message}", path=finding.place, hint=finding.hint or None, file=file) for finding in findings]
-    return SpecFieldError(_("HCCL would refuse this rank table: {n} faults").format(n=len(findings)), where=file, problems=problems)
+    return SpecFieldError(counted(len(findings), _("HCCL would refuse this rank table: {n} fault"), _("HCCL would refuse this rank table: {n} faults")), where=file, problems=problems)
 
 
 def _servers(source: YamlSource) -> list[tuple[str, list[tuple[int, str]]]]:

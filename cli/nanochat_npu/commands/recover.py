@@ -5,7 +5,7 @@ import typer
 from nanochat_npu import console, partial
 from nanochat_npu.commands.suspend import cluster_job, tell
 from nanochat_npu.errors import UsageError
-from nanochat_npu.i18n import _
+from nanochat_npu.i18n import _, counted
 from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption, OutputFormat, OutputOption, YesOption
 
 __all__ = ["command"]
@@ -25,7 +25,7 @@ def command(
             pod=partial.text(pod, "metadata", "name"), node=partial.text(pod, "spec", "nodeName") or "?", time=partial.text(pod, "metadata", "deletionTimestamp"),
         ))
     console.say(_("Do this only if the node is really off: a pod that still runs there could write into the same folder as its successor."))
-    if not console.confirm(_("Force the deletion of {count} pods?").format(count=len(stuck)), yes=yes):
+    if not console.confirm(counted(len(stuck), _("Force the deletion of {n} pod?"), _("Force the deletion of {n} pods?")), yes=yes):
         if not console.is_interactive():
             raise UsageError(_("forcing needs a person's yes"), where=job, hint=_("add --yes"))
         raise typer.Abort

@@ -12,7 +12,7 @@ from nanochat_npu.foreground import require_model, run_trainer
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import Store
 from nanochat_npu.locate import Where, cluster_job_of
-from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption, TrainedStage
+from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption, TrainedStage, refuse_cluster_options
 from nanochat_npu.periods import parse_seconds
 
 __all__ = ["command"]
@@ -25,13 +25,13 @@ HostOption = Annotated[str, typer.Option("--host", help=_("Address to listen on;
 PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help=_("Port; 0 takes a free one."))]
 SlotsOption = Annotated[int, typer.Option("--slots", min=1, help=_("Answers that are written at the same time."))]
 IdleOption = Annotated[str, typer.Option("--idle-ttl", metavar="TIME", help=_("Leave after 90s, 30m, 2h without a request; 0: never."))]
-NpusOption = Annotated[int, typer.Option("--npus", min=0, help=_("On a cluster: NPUs of the server."))]
+NpusOption = Annotated[int | None, typer.Option("--npus", min=0, help=_("On a cluster: NPUs of the server; default: 1."), show_default=False)]
 ForwardOption = Annotated[bool, typer.Option("--forward", help=_("On a cluster: make it a port of this computer until Ctrl-C."))]
 
 
 def command(
-    job: JobArgument, stage: StageOption = None, host: HostOption = "127.0.0.1", port: PortOption = 8000, slots: SlotsOption = 16,
-    idle_ttl: IdleOption = "0", npus: NpusOption = 1, forward: ForwardOption = False, namespace: NamespaceOption = None, context: ContextOption = None,
+    job: JobArgument, stage: StageOption = None, host: HostOption = LOOPBACK[0], port: PortOption = 8000, slots: SlotsOption = 16,
+    idle_ttl: IdleOption = "0", npus: NpusOption = None, forward: ForwardOption = False, namespace: NamespaceOption = None, context: ContextOption = None,
 ) -> None:
     """Serve a trained model: a web page to talk to it, and OpenAI's protocol for programs."""
     idle_ttl_s = parse_seconds(idle_ttl, "--idle-ttl") or 0.0
@@ -39,9 +39,12 @@ def command(
     if elsewhere is not None:
         from nanochat_npu.commands.serve_cluster import Server, serve_on_cluster
 
-        serve_on_cluster(elsewhere, job, Server(npus, idle_ttl_s or 1800.0, stage.value if stage else "", slots), local_port=port if forward else None)
+        if host != LOOPBACK[0]:
+            raise UsageError(_("{job} is on a cluster: --forward makes its server a port of this computer, on loopback").format(job=job), where="--host")
+        serve_on_cluster(elsewhere, job, Server(1 if npus is None else npus, idle_ttl_s or 1800.0, stage.value if stage else "", slots), local_port=port if forward else None)
         return
     folder = Store.default().existing(job)
+    refuse_cluster_options(job, {"--npus": npus is not None, "--forward": forward})
     require_model(folder)
     if host not in LOOPBACK and not os.environ.get(TOKEN_VARIABLE):
         raise UsageError(

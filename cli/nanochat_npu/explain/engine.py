@@ -6,7 +6,7 @@ from nanochat_npu.backends import JobState, JobView
 from nanochat_npu.explain import ended, waiting
 from nanochat_npu.explain.codes import find_codes
 from nanochat_npu.explain.facts import Explanation, Facts, Who
-from nanochat_npu.i18n import _
+from nanochat_npu.i18n import _, counted
 from nanochat_npu.job_state import job_view
 
 __all__ = ["RULES", "explain", "explain_log"]
@@ -64,7 +64,7 @@ _WHILE_RUNNING = frozenset({"W13", "W14"})
 
 def _running(facts: Facts, view: JobView) -> Explanation:
     restarted = view.attempt or 0
-    also = [_("it has been restarted {n} times").format(n=restarted)] if restarted else []
+    also = [counted(restarted, _("it has been restarted once"), _("it has been restarted {n} times"))] if restarted else []
     return Explanation(
         "W00", _("{job} is running: {n} of {wanted} workers are up").format(
             job=facts.name, n=sum(worker.state == "Running" for worker in view.workers), wanted=facts.workers

@@ -12,7 +12,7 @@ from nanochat_npu.explain.facts import Explanation, Facts, Who
 from nanochat_npu.explain.fit import Fit, GangFit, gang_fit, selector_mismatches
 from nanochat_npu.explain.quota import Shortage, per_pod, shortages, shown
 from nanochat_npu.explain.scheduler_text import NodeReasons, is_gang_text, node_reasons, origin_reason, server_message
-from nanochat_npu.i18n import _
+from nanochat_npu.i18n import _, counted
 from nanochat_npu.job_state import pod_state, stuck_pods
 from nanochat_npu.quantities import amount
 
@@ -84,7 +84,7 @@ def pods_refused_by_quota(facts: Facts) -> Explanation | None:
 
 def _quota_need(facts: Facts) -> str:
     resource, count = facts.npu_request()
-    return f"{facts.workers} x {count} = {facts.workers * count} {resource}" if resource else _("{n} pods").format(n=facts.workers)
+    return f"{facts.workers} x {count} = {facts.workers * count} {resource}" if resource else counted(facts.workers, _("{n} pod"), _("{n} pods"))
 
 
 def pods_refused(facts: Facts) -> Explanation | None:
@@ -435,7 +435,7 @@ def queued(facts: Facts) -> Explanation | None:
     if facts.job is None:
         return None
     if facts.pods:
-        cause = _("the job waits until all {n} workers can be placed at once").format(n=facts.workers)
+        cause = counted(facts.workers, _("the job waits until its worker can be placed"), _("the job waits until all {n} workers can be placed at once"))
     else:
         cause = _("the job waits in queue {queue}; its pods are made when its turn comes").format(queue=_queue_name(facts))
     unseen = "" if facts.pods else _("an autoscaler of the cluster sees nothing of it: it adds nodes for pods that wait, and there are none yet")

@@ -175,6 +175,45 @@ def test_init_lets_an_override_win_over_the_environment(run: Run, monkeypatch: p
     assert "DEPTH" not in result.err
 
 
+def test_init_names_the_option_that_a_wrong_value_is_from_and_no_line_of_a_file_that_is_not_there(run: Run) -> None:
+    options = ("--set", "a.b=c", "--set", "run.stages=[pretrian]", "--name", "Bad Name")
+    result = run("init", "tiny", *options)
+    assert result.code == 3
+    for words in ("--set a.b=c: a: unknown key\n", "--set run.stages=[pretrian]: run.stages[0]: ", "--name Bad Name: name: "):
+        assert words in result.err
+    assert "tiny.yaml" not in result.err
+    errors = run("init", "tiny", *options, "-o", "json").json()["errors"]
+    assert {(error["file"], error["line"]) for error in errors} == {("--set a.b=c", None), ("--set run.stages=[pretrian]", None), ("--name Bad Name", None)}
+    assert not Path("tiny.yaml").exists()
+
+
+def test_init_sets_lists_and_maps_as_other_commands_do(run: Run) -> None:
+    options = [word for item in ("run.stages=[tokenizer, pretrain]", "resources={nodes: 2}", "retries={failures: 3, preemptions: 9}") for word in ("--set", item)]
+    assert run("init", "tiny", *options).code == 0
+    text = Path("tiny.yaml").read_text()
+    assert "  stages: [tokenizer, pretrain]\n" in text
+    assert "resources: {nodes: 2, npus_per_node: 1}" in text
+    assert text.endswith("retries: {failures: 3, preemptions: 9}\n")
+    assert run("plan", "tiny.yaml", "-o", "json").json()["parameters"] == run("plan", "tiny", *options, "-o", "json").json()["parameters"]
+
+
+def test_init_into_no_file_says_what_to_do(run: Run, tmp_path: Path) -> None:
+    missing = run("init", "tiny", "--to", "my folder/x.yaml")
+    assert (missing.code, missing.err) == (2, "error: --to: there is no folder 'my folder'\nhint: mkdir -p 'my folder'\n")
+    folder = run("init", "tiny", "--to", str(tmp_path), "--yes")
+    assert (folder.code, folder.err) == (2, f"error: --to: '{tmp_path}' is a folder\nhint: name a file: {tmp_path}/job.yaml\n")
+
+
+def test_a_spec_that_is_no_file_says_what_to_do(run: Run) -> None:
+    empty = run("validate", "")
+    assert (empty.code, empty.err.splitlines()[0]) == (2, "error: the name of the spec is empty")
+    assert "presets: tiny" in empty.err
+    Path("jobs").mkdir()
+    Path("jobs/mine.yaml").write_text("name: a\n")
+    folder = run("plan", "jobs")
+    assert (folder.code, folder.err) == (2, "error: 'jobs' is a folder\nhint: name a file: jobs/mine.yaml\n")
+
+
 def test_init_does_not_overwrite(run: Run) -> None:
     Path("tiny.yaml").write_text("precious\n")
     assert run("init", "tiny").code == 2
@@ -198,6 +237,15 @@ def test_init_alone_lists_the_presets(run: Run) -> None:
         (["plan", "tiny", "--set", "x"], "expected KEY=VALUE"),
         (["--lang", "fr", "plan"], "choose en, zh"),
         (["--bogus"], "nanochat-npu --help"),
+        (["config", "shw"], "did you mean show?"),
+        (["config", "nothing"], "commands: show, schema"),
+        (["plan", "tiny", "--outptu", "json"], "did you mean --output?"),
+        (["logs", "x", "--rank"], "error: --rank needs a value\nhint: nanochat-npu logs --help"),
+        (["logs", "x", "--rank", "one"], "error: --rank / -r: 'one' is not a whole number\nhint: nanochat-npu logs --help"),
+        (["logs", "x", "--rank=-1"], "--rank / -r: -1 is too small; at least 0"),
+        (["serve", "x", "--port", "70000"], "--port: 70000 is too large; at most 65535"),
+        (["submit", "tiny", "--follow=yes"], "error: --follow takes no value\nhint: nanochat-npu submit --help"),
+        (["plan", "a", "b"], "too many arguments: b"),
     ],
 )
 def test_usage_errors_are_exit_2_with_a_way_out(run: Run, args: list[str], words: str) -> None:
@@ -236,6 +284,51 @@ def test_errors_in_chinese(run: Run) -> None:
     result = run("--lang", "zh", "validate", "tiny", "--set", "run.model.dept=3")
     assert result.code == 3
     assert "未知" in result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["plan", "tiny", "--bogus"], "没有选项 --bogus"),
+        (["plan", "tiny", "--outptu"], "没有选项 --outptu\n提示：是否想写 --output？"),
+        (["plan"], "缺少 SPEC"),
+        (["plan", "a", "b"], "参数太多：b"),
+        (["config"], "缺少子命令"),
+        (["config", "nothing"], "没有命令 'nothing'\n提示：命令：show, schema"),
+        (["list", "--state", "x"], "--state: 'x' 不在可选值之中：'pending'"),
+        (["logs", "x", "--rank"], "--rank 需要一个值"),
+        (["logs", "x", "--rank", "q"], "--rank / -r: 'q' 不是整数"),
+        (["logs", "x", "--rank=-1"], "-1 太小；至少为 0"),
+        (["submit", "tiny", "--follow=3"], "--follow 不接受值"),
+    ],
+)
+def test_the_parsers_complaints_in_chinese(run: Run, args: list[str], words: str) -> None:
+    result = run("--lang", "zh", *args)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "option"), [(["serve", "mine", "--forward"], "--forward"), (["serve", "mine", "--npus", "1"], "--npus"), (["chat", "mine", "--npus", "1"], "--npus")]
+)
+def test_options_about_clusters_are_not_dropped_without_a_word(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, args: list[str], option: str) -> None:
+    monkeypatch.setenv("NANOCHAT_NPU_HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "jobs" / "mine" / "checkpoints" / "sft" / "step_000001").mkdir(parents=True)
+    result = run(*args)
+    assert (result.code, result.err) == (2, f"error: {option}: mine is on this computer, and this option is about clusters\nhint: leave {option} out\n")
+
+
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_an_empty_question_opens_no_conversation(run: Run, prompt: str) -> None:
+    result = run("chat", "mine", "-p", prompt)
+    assert (result.code, result.err.splitlines()[0]) == (2, "error: --prompt: the question is empty")
+
+
+def test_lint_counts_one_as_one(run: Run) -> None:
+    job = Path(__file__).parents[2] / "golden" / "expected" / "hami" / "volcano-job.yaml"
+    assert run("lint", str(job)).err.splitlines()[-1] == "1 job, 0 errors, 0 warnings, 0 mended"
+    Path("two.yaml").write_text(f"{job.read_text()}\n---\n{job.read_text()}")
+    assert run("lint", "two.yaml").err.splitlines()[-1].startswith("2 jobs, ")
 
 
 @pytest.fixture(autouse=True)

@@ -432,3 +432,20 @@ def test_two_jobs_side_by_side_with_cost_page_and_picture(shell: Shell) -> None:
     assert (shell.cwd / "both.svg").read_text().startswith("<svg")
     refused = shell.run("compare", "one", "two", "--to", "both.png")
     assert (refused.returncode, "an .html or an .svg file" in refused.stderr) == (2, True)
+
+
+def test_logs_of_what_a_job_never_had_are_a_usage_error_that_names_what_there_is(shell: Shell) -> None:
+    shell.play(codes=[82, 0])
+    assert shell.run("submit", "tiny", "--set", "resources.npus_per_node=2", "--follow").returncode == 0
+    rank = shell.run("logs", "tiny", "--rank", "99")
+    assert (rank.returncode, rank.stdout, rank.stderr) == (2, "", "error: --rank: tiny has no rank 99\nhint: there are 0 to 1\n")
+    attempt = shell.run("logs", "tiny", "--attempt", "5", "--follow")
+    assert (attempt.returncode, attempt.stdout, attempt.stderr) == (2, "", "error: --attempt: tiny has no attempt 5\nhint: there are 0 to 1\n")
+    assert shell.run("logs", "tiny", "--rank", "1", "--attempt", "1").returncode == 0
+    nothing = shell.run("logs", "tiny", "--tail", "0")
+    assert (nothing.returncode, nothing.stderr) == (0, "tiny has left no such output\n")
+
+
+def test_logs_of_a_running_job_may_still_come(shell: Shell) -> None:
+    submit_waiting(shell)
+    assert shell.run("logs", "tiny", "--tail", "0").stderr == "tiny has no such output yet\n"

@@ -15,7 +15,11 @@ name: d20   # mine
 run:
   # before
   model: {depth: 20}       # the dial
-  stages: [pretrain, eval]
+  stages: [pretrain, eval]  # in order
+  title: "a # b"  # quoted
+  marks: [1, "0"]
+  list:
+    - 1
 resources: {}
 """
 
@@ -26,12 +30,15 @@ resources: {}
         (("name",), "other", "name: other # mine"),
         (("run", "model", "depth"), 6, "  model: {depth: 6}       # the dial"),
         (("run", "model", "head_dim"), 64, "  model: {head_dim: 64, depth: 20}       # the dial"),
-        (("run", "stages", 1), "sft", "  stages: [pretrain, sft]"),
+        (("run", "stages", 1), "sft", "  stages: [pretrain, sft]  # in order"),
         (("run", "seed"), 7, "  seed: 7"),
         (("resources", "nodes"), 2, "resources: {nodes: 2}"),
         (("cluster", "node_selector", "a"), "on", "cluster: {node_selector: {a: on}}"),
         (("owner",), "0123 # x", 'owner: "0123 # x"'),
         (("env", "A"), "7", 'env: {A: "7"}'),
+        (("run", "stages"), ["data", "sft"], "  stages: [data, sft]       # in order"),
+        (("run", "title"), "two", "  title: two      # quoted"),
+        (("run", "marks", 1), "b", "  marks: [1, b]"),
     ],
 )
 def test_one_value_changes_and_the_rest_stays(path: tuple[str | int, ...], value: Any, line: str) -> None:
@@ -45,8 +52,9 @@ def test_one_value_changes_and_the_rest_stays(path: tuple[str | int, ...], value
 
 
 def test_a_block_is_not_replaced_by_a_value() -> None:
-    with pytest.raises(ValueError, match="not a plain scalar"):
-        set_value(TEXT, ("run", "model"), 1)
+    for path in (("run", "model"), ("run", "list"), ("run",)):
+        with pytest.raises(ValueError, match="not a plain scalar"):
+            set_value(TEXT, path, 1)
 
 
 _DATA = st.recursive(
