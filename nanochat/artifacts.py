@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nanochat.checkpoint import Manifest, Torn, load_weights, read_manifest, steps_of
+from nanochat.checkpoint_files import Manifest, Torn, load_weights, read_manifest, steps_of
 from nanochat.context import Context
 from nanochat.contract import ModelShape, layout
 from nanochat.errors import BadConfig, BadData

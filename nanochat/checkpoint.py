@@ -6,38 +6,45 @@ A checkpoint is a folder ``checkpoints/STAGE/step_000100/``:
     rank00003.pt     rank 3's pieces of optimizer state and its random generator
     manifest.json    written last: step, world size, size and SHA-256 of every file, which pieces are where
 
-Everything is written under a temporary name, synced, and renamed once the manifest is there. Tensors load with
-``weights_only=True``: a checkpoint of unknown origin cannot execute anything.
+Everything is written under a temporary name, synced, and renamed once the manifest is there. Reading them is
+`nanochat.checkpoint_files`; tensors load with ``weights_only=True``: a checkpoint of unknown origin cannot execute anything.
 """
 
 import hashlib
 import json
 import os
-import re
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
+from nanochat.checkpoint_files import (
+    MANIFEST,
+    MODEL_FILE,
+    Manifest,
+    SavedState,
+    Torn,
+    load_tensors,
+    load_weights,
+    rank_file,
+    read_manifest,
+    steps_of,
+)
 from nanochat.contract import CheckpointConfig, layout
-from nanochat.errors import BadConfig, BadData, TrainerError
+from nanochat.errors import BadConfig, Diverged, TrainerError
 from nanochat.eventlog import EventLog
-from nanochat.files import fsync_dir, sha256_of, write_atomic
+from nanochat.files import fsync_dir, write_atomic
 from nanochat.optim import MuonAdamW
 from nanochat.peers import Peers
 
-__all__ = ["MANIFEST", "CheckpointFailed", "Checkpoints", "Manifest", "Snapshot", "Torn", "load_weights", "read_manifest", "steps_of"]
+__all__ = ["CheckpointFailed", "Checkpoints", "Snapshot"]
 
-MANIFEST = "manifest.json"
-MODEL_FILE = "model.pt"
 BEST_FILE = "best.json"
-VERSION = 1
-_STEP = re.compile(r"step_(\d{6,})$")
 VISIBLE_WITHIN_S = 10.0
 """How long files of other nodes may take to show on rank 0's side of a network file system."""
 
@@ -46,39 +53,6 @@ class CheckpointFailed(TrainerError):
     """A checkpoint could not be written; those that were complete before still are."""
 
     exit_code = BadConfig.exit_code
-
-
-class Torn(BadData):
-    """A checkpoint is incomplete or damaged."""
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What is in a checkpoint. Read leniently: keys that we do not know are ignored."""
-
-    stage: str
-    step: int
-    world_size: int
-    files: dict[str, dict[str, Any]]
-    """Name: ``bytes`` and ``sha256``."""
-    pieces: dict[str, dict[str, list[int]]]
-    """Rank file: key of a state tensor: offset and length of the piece in the flattened whole."""
-    updates: int
-    loop: dict[str, Any]
-    """Counters of the training loop."""
-    loader: list[Any]
-    """Position in the data, one entry a rank."""
-    about: dict[str, Any] = field(default_factory=dict)
-    """Job, shape, run config, tokenizer's fingerprint: for chat, export and reports."""
-    complete: bool = True
-    t: float = 0.0
-    v: int = VERSION
-    folder: Path = Path()
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        return sum(int(entry["bytes"]) for entry in self.files.values())
 
 
 @dataclass(frozen=True)
@@ -92,58 +66,6 @@ class Snapshot:
     """Equal on all ranks."""
     loader: Any
     """This rank's position in the data (JSON)."""
-
-
-def steps_of(job: Path, stage: str) -> list[int]:
-    """Steps at which a stage has checkpoint folders, newest first; whether they are complete is another question."""
-    folder = layout.checkpoints_dir(job, stage)
-    names = folder.iterdir() if folder.is_dir() else iter(())
-    found = [int(match.group(1)) for path in names if (match := _STEP.match(path.name))]
-    return sorted(found, reverse=True)
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """Manifest of a checkpoint whose files are all there in the right size.
-
-    Raises:
-        Torn: It is incomplete, by name of what is missing.
-    """
-    try:
-        record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        known = {key: record[key] for key in Manifest.__dataclass_fields__ if key in record and key != "folder"}
-        manifest = Manifest(**known, folder=folder)
-    except FileNotFoundError as error:
-        raise Torn("has no manifest: it was never finished", where=str(folder)) from error
-    except (OSError, ValueError, TypeError) as error:
-        raise Torn(f"manifest cannot be read: {error}", where=str(folder)) from error
-    if manifest.v > VERSION or not manifest.complete:
-        raise Torn(f"manifest is of version {manifest.v}, complete: {manifest.complete}", where=str(folder))
-    for name, entry in manifest.files.items():
-        path = folder / name
-        size = path.stat().st_size if path.is_file() else None
-        if size != entry["bytes"]:
-            raise Torn(f"{name} has {'no' if size is None else size} bytes, the manifest says {entry['bytes']}", where=str(folder))
-    return manifest
-
-
-def _verify(manifest: Manifest, name: str) -> None:
-    if sha256_of(manifest.folder / name) != manifest.files[name]["sha256"]:
-        raise Torn(f"{name} is damaged: its checksum does not fit", where=str(manifest.folder))
-
-
-def _load(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-
-
-def load_weights(manifest: Manifest) -> dict[str, Tensor]:
-    """Weights by name, on the CPU, mapped from the file.
-
-    Raises:
-        Torn: The file is damaged.
-    """
-    _verify(manifest, MODEL_FILE)
-    weights: dict[str, Tensor] = _load(manifest.folder / MODEL_FILE)
-    return weights
 
 
 class _Hashing:
@@ -182,10 +104,6 @@ def _write_tensors(path: Path, content: Any) -> dict[str, Any]:
     return hashing.entry()
 
 
-def _rank_file(rank: int) -> str:
-    return f"rank{rank:05d}.pt"
-
-
 class Checkpoints:
     """The checkpoints of one stage of a job. Methods are called by all ranks together unless they say otherwise.
 
@@ -205,6 +123,8 @@ class Checkpoints:
         self.about = about or {}
         self.folder = layout.checkpoints_dir(job_dir, stage)
         self.last_save_s = 0.0
+        self._refused: set[int] = set()
+        """Steps whose checkpoint could not be loaded; only a reading of all its bytes tells."""
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -213,8 +133,10 @@ class Checkpoints:
 
         Raises:
             CheckpointFailed: On all ranks, if any could not write.
+            Diverged: Weights are not finite: nothing is written, and what was written before stays.
         """
         started = time.monotonic()
+        _require_finite(snapshot)
         final = layout.checkpoint_dir(self.job_dir, self.stage, snapshot.step)
         partial = final.with_name(f"{final.name}.partial")
         problem = self.peers.share(self._make_room(partial) if self.peers.is_first else None)
@@ -228,8 +150,9 @@ class Checkpoints:
             )
         self.last_save_s = time.monotonic() - started
         if reports is not None:
+            self._refused.discard(snapshot.step)
             self._announce(final, snapshot.step, sum(entry["bytes"] for r in reports for entry in r["files"].values()))
-            self._prune()
+            self._prune(snapshot.step)
         return final
 
     def _make_room(self, partial: Path) -> str:
@@ -242,7 +165,7 @@ class Checkpoints:
 
     def _write_own(self, partial: Path, snapshot: Snapshot) -> dict[str, Any]:
         """This rank's report: files and pieces, or what went wrong."""
-        name = _rank_file(self.peers.rank)
+        name = rank_file(self.peers.rank)
         shards = snapshot.optimizer.shard_state()
         content = {
             "optimizer": {key: _own_storage(shard.tensor) for key, shard in shards.items()},
@@ -310,7 +233,7 @@ class Checkpoints:
         best = self.best()
         if best is None or value < best[1] or not layout.checkpoint_dir(self.job_dir, self.stage, best[0]).is_dir():
             write_atomic(self.folder / BEST_FILE, json.dumps({"step": step, "value": value}) + "\n")
-            self._prune()
+            self._prune(step)
 
     def best(self) -> tuple[int, float] | None:
         """Step and value of the best checkpoint, if one was marked."""
@@ -320,21 +243,35 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def _prune(self) -> None:
-        """Rank 0: remove what is neither among the last few nor the best."""
-        steps = steps_of(self.job_dir, self.stage)
-        keep = set(steps[: self.config.keep_last])
+    def _prune(self, newest: int) -> None:
+        """Rank 0: remove what is neither among the last few, counted back from the step just written, nor the best.
+
+        Later steps are of a course that was left (the checkpoint is torn, or the run began anew): their numbers are higher,
+        but they must not crowd out what is being written now. They stay until training has come past them.
+        """
+        behind = [step for step in steps_of(self.job_dir, self.stage) if step <= newest]
+        keep = set([step for step in behind if step == newest or self._is_whole(step)][: self.config.keep_last])
         best = self.best()
         if self.config.keep_best and best is not None:
             keep.add(best[0])
-        for step in steps:
+        for step in behind:
             if step not in keep:
                 shutil.rmtree(layout.checkpoint_dir(self.job_dir, self.stage, step), ignore_errors=True)
 
+    def _is_whole(self, step: int) -> bool:
+        try:
+            read_manifest(layout.checkpoint_dir(self.job_dir, self.stage, step))
+        except Torn:
+            return False
+        return step not in self._refused
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def restore(self, optimizer: MuonAdamW, load_model: Any, job: Path | None = None, step: int | None = None) -> Manifest | None:
-        """Manifest of the newest complete checkpoint, loaded into model and optimizer; None if there is none.
+    def restore(
+        self, optimizer: MuonAdamW, load_model: Any, job: Path | None = None, step: int | None = None,
+        require: Callable[[Manifest], None] = lambda _: None,
+    ) -> Manifest | None:
+        """Manifest of the newest complete checkpoint, loaded into model and optimizer; None if there is none at all.
 
         One that is torn is named in a warning, and the one before it is taken. All ranks take the same one.
 
@@ -343,26 +280,39 @@ class Checkpoints:
             load_model: Called with the weights by name.
             job: Another job's folder to read from.
             step: This step and no other.
+            require: Called with the manifest before anything is loaded; raises if it is of another model, and so does this then.
+
+        Raises:
+            Torn: There are some, and none of them can be used: whether to begin anew is for a person to say.
         """
         source = job or self.job_dir
         steps = self.peers.share(steps_of(source, self.stage) if self.peers.is_first else None)
-        for candidate in steps:
-            if step is not None and candidate != step:
-                continue
+        refused: list[str] = []
+        for candidate in steps if step is None else [found for found in steps if found == step]:
             folder = layout.checkpoint_dir(source, self.stage, candidate)
-            problem = self.peers.any_problem(self._try(folder, optimizer, load_model))
+            problem = self.peers.any_problem(self._try(folder, optimizer, load_model, require))
             if not problem:
                 return read_manifest(folder)
+            refused.append(f"{folder.name}: {problem}")
+            if job is None:
+                self._refused.add(candidate)
             if self.peers.is_first:
                 self.events.warn("torn_checkpoint", f"{folder.name} is not used: {problem}")
+        if refused:
+            raise Torn(
+                f"none of the {len(refused)} checkpoints of {self.stage} can be used: {'; '.join(refused)}",
+                where=str(layout.checkpoints_dir(source, self.stage)),
+                hint="bring the files back, or begin anew with run.resume: never",
+            )
         return None
 
-    def _try(self, folder: Path, optimizer: MuonAdamW, load_model: Any) -> str:
+    def _try(self, folder: Path, optimizer: MuonAdamW, load_model: Any, require: Callable[[Manifest], None]) -> str:
         """Load, and give back what is wrong with the checkpoint, or ""."""
         try:
             manifest = read_manifest(folder)
-            state = _State(manifest, self.peers)
-            load_model(_load(folder / MODEL_FILE) if not self.peers.is_first else load_weights(manifest))
+            require(manifest)
+            state = SavedState(manifest, self.peers.rank, self.peers.size)
+            load_model(load_tensors(folder / MODEL_FILE) if not self.peers.is_first else load_weights(manifest))
             optimizer.load_state(state.fetch, manifest.updates)
             state.restore_rng()
         except Torn as error:
@@ -372,46 +322,14 @@ class Checkpoints:
         return ""
 
 
-class _State:
-    """Optimizer state of a checkpoint, whatever world size wrote it: any run of elements of any state tensor."""
-
-    def __init__(self, manifest: Manifest, peers: Peers) -> None:
-        self._manifest, self._rank = manifest, peers.rank
-        self._same_world = manifest.world_size == peers.size
-        self._open: dict[str, Any] = {}
-        self._where: dict[str, list[tuple[int, int, str]]] = {}
-        for name, pieces in manifest.pieces.items():
-            for key, (offset, length) in pieces.items():
-                self._where.setdefault(key, []).append((offset, length, name))
-        for places in self._where.values():
-            places.sort()
-
-    def fetch(self, key: str, offset: int, length: int) -> Tensor:
-        """Elements [offset, offset + length) of the flattened whole (`nanochat.optim.Fetch`)."""
-        if key not in self._where:
-            raise Torn(f"has no state {key}: was it made by another model shape?", where=str(self._manifest.folder))
-        parts = list(self._overlaps(key, offset, offset + length))
-        found = sum(part.numel() for part in parts)
-        if found != length:
-            raise Torn(f"{key} lacks {length - found} of {length} elements", where=str(self._manifest.folder))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _overlaps(self, key: str, start: int, end: int) -> Iterator[Tensor]:
-        for offset, length, name in self._where[key]:
-            low, high = max(start, offset), min(end, offset + length)
-            if low < high:
-                yield self._file(name)["optimizer"][key].view(-1)[low - offset : high - offset]
-
-    def _file(self, name: str) -> Any:
-        if name not in self._open:
-            _verify(self._manifest, name)
-            self._open[name] = _load(self._manifest.folder / name)
-        return self._open[name]
-
-    def restore_rng(self) -> None:
-        """Go on drawing where this rank left off; a rank of another world has no such place, and training draws nothing."""
-        if self._same_world:
-            torch.set_rng_state(self._file(_rank_file(self._rank))["rng"])
+def _require_finite(snapshot: Snapshot) -> None:
+    """Refuse weights that a later step could only spread: the loss may still be a number when they no longer are."""
+    for name, tensor in snapshot.weights.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise Diverged(
+                f"{name} is not finite after step {snapshot.step}; the checkpoint before stands", where=f"step {snapshot.step}",
+                hint="lower the learning rates, or resume from an earlier checkpoint with another seed",
+            )
 
 
 def _own_storage(tensor: Tensor) -> Tensor:

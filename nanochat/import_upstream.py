@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from nanochat.checkpoint import MANIFEST
+from nanochat.checkpoint_files import MANIFEST
 from nanochat.contract import ExitCode, ModelShape, layout
 from nanochat.contract.arithmetic import pad_to, windows
 from nanochat.errors import BadConfig, BadData, TrainerError

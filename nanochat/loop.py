@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from nanochat.attention import self_test
-from nanochat.checkpoint import CheckpointFailed, Checkpoints, Manifest, Snapshot
+from nanochat.checkpoint import CheckpointFailed, Checkpoints, Snapshot
+from nanochat.checkpoint_files import Manifest
 from nanochat.compilation import compiled
 from nanochat.context import Context, SessionOver
 from nanochat.contract import CheckpointConfig, ExitCode

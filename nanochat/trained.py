@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanochat.artifacts import MODEL_STAGES, shape_of
-from nanochat.checkpoint import Manifest, Torn, load_weights, read_manifest, steps_of
+from nanochat.checkpoint_files import Manifest, Torn, load_weights, read_manifest, steps_of
 from nanochat.contract import layout
 from nanochat.device import Device
 from nanochat.errors import BadConfig, BadData

@@ -3,7 +3,7 @@
 from typing import Any
 
 from nanochat.artifacts import MODEL_STAGES, find_checkpoint, load_model, load_tokenizer, write_results
-from nanochat.checkpoint import Manifest
+from nanochat.checkpoint_files import Manifest
 from nanochat.context import Context
 from nanochat.contract import DataSource, Stage
 from nanochat.core import open_bundle

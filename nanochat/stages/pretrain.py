@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from nanochat.artifacts import about, load_tokenizer, other_job, write_results
-from nanochat.checkpoint import Checkpoints, Manifest
+from nanochat.artifacts import about, load_tokenizer, other_job, require_fit, write_results
+from nanochat.checkpoint import Checkpoints
+from nanochat.checkpoint_files import Manifest
 from nanochat.context import Context
 from nanochat.contract import DataSource, ModelShape, PretrainConfig, Stage
 from nanochat.data import Place, build_loader
@@ -14,6 +15,7 @@ from nanochat.loop import Loop, Plan
 from nanochat.model import GPT, build
 from nanochat.optim import LearningRates, MuonAdamW, build_optimizer
 from nanochat.schedule import PretrainSchedule
+from nanochat.tokenizer import Tokenizer
 
 __all__ = ["check", "run"]
 
@@ -45,7 +47,7 @@ def run(context: Context) -> dict[str, Any]:
     checkpoints = Checkpoints(
         context.job_dir, STAGE, context.peers, context.events, context.run.checkpoint, about(context, shape, tokenizer)
     )
-    manifest = _restore(context, checkpoints, optimizer, model)
+    manifest = _restore(context, checkpoints, optimizer, model, tokenizer)
     config = _frozen(context, config, manifest)
     place = Place(context.comm.rank, context.comm.size, config.device_batch, shape.sequence_len)
     loader = build_loader(context.run_file, tokenizer, place, context.job_dir)
@@ -82,19 +84,24 @@ def _plan(context: Context, config: PretrainConfig, shape: ModelShape) -> Plan:
     )
 
 
-def _restore(context: Context, checkpoints: Checkpoints, optimizer: MuonAdamW, model: GPT) -> Manifest | None:
+def _restore(context: Context, checkpoints: Checkpoints, optimizer: MuonAdamW, model: GPT, tokenizer: Tokenizer) -> Manifest | None:
     """Load the newest checkpoint of this job, else that of the job named in run.resume; None for a fresh start.
 
     Raises:
-        BadConfig: run.resume names a checkpoint that is not there.
+        BadConfig: run.resume names a checkpoint that is not there, or one of another model.
+        Torn: There are checkpoints, and none can be used.
     """
     if context.run.resume == "never":
         return None
-    found = checkpoints.restore(optimizer, model.load_state_dict)
+
+    def require(manifest: Manifest) -> None:
+        require_fit(context, manifest, tokenizer)
+
+    found = checkpoints.restore(optimizer, model.load_state_dict, require=require)
     other = other_job(context)
     if found is None and other is not None:
         job, step = other
-        found = checkpoints.restore(optimizer, model.load_state_dict, job, step)
+        found = checkpoints.restore(optimizer, model.load_state_dict, job, step, require)
         if found is None:
             raise BadConfig(f"{context.run.resume} has no complete checkpoint of {STAGE}", where="run.resume", hint=f"look into {job}")
     return found

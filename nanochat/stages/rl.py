@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from nanochat.artifacts import about, find_checkpoint, load_tokenizer, require_fit, shape_of
-from nanochat.checkpoint import Checkpoints, load_weights
+from nanochat.checkpoint import Checkpoints
+from nanochat.checkpoint_files import load_weights
 from nanochat.context import Context
 from nanochat.contract import RlConfig, Stage
 from nanochat.engine import Engine, Sampling

@@ -3,7 +3,8 @@
 from typing import Any
 
 from nanochat.artifacts import about, find_checkpoint, load_tokenizer, require_fit, shape_of
-from nanochat.checkpoint import Checkpoints, Manifest, load_weights
+from nanochat.checkpoint import Checkpoints
+from nanochat.checkpoint_files import Manifest, load_weights
 from nanochat.context import Context
 from nanochat.contract import ModelShape, Stage
 from nanochat.data import Place
@@ -116,7 +117,7 @@ def _start_from(context: Context, base: Manifest, optimizer: MuonAdamW, model: G
             context.events.warn("cold_optimizer", "the pretrained model has no optimizer state; its moments start at zero")
         return
     source = Checkpoints(base.folder.parents[2], BASE, context.peers, context.events, context.run.checkpoint)
-    if source.restore(optimizer, model.load_state_dict) is None:
+    if source.restore(optimizer, model.load_state_dict, step=base.step) is None:
         raise BadData("the pretrained model cannot be loaded", where=str(base.folder))
 
 

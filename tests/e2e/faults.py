@@ -6,7 +6,10 @@ import signal
 import time
 from typing import Any
 
-__all__ = ["counts_readings_of_own_files", "disk_full", "evaluation_fails_on_rank_1", "fresh_interpreters", "killed_in_mid_step", "killed_while_saving", "stuck_before_the_smoke_test"]
+__all__ = [
+    "counts_readings_of_own_files", "deadline_too_near_after", "disk_full", "evaluation_fails_on_rank_1", "fresh_interpreters",
+    "killed_in_mid_step", "killed_while_saving", "stuck_before_the_smoke_test", "weights_not_finite",
+]
 
 
 def evaluation_fails_on_rank_1() -> None:
@@ -21,6 +24,19 @@ def evaluation_fails_on_rank_1() -> None:
         return original(*args, **kwargs)
 
     evaluation.nats_and_bytes = failing
+
+
+def deadline_too_near_after() -> None:
+    """From step FAULT_STEP on an hour is not enough for another step and a checkpoint: no test can tell how long it takes to start."""
+    from nanochat import guards
+
+    original = guards.BudgetGuard.after_step
+
+    def after_step(self: guards.BudgetGuard, progress: guards.Progress) -> Any:
+        guards.MARGIN_S = 86_400.0 if progress.step >= int(os.environ["FAULT_STEP"]) else 0.0
+        return original(self, progress)
+
+    guards.BudgetGuard.after_step = after_step  # type: ignore[method-assign]
 
 
 def disk_full() -> None:
@@ -67,6 +83,22 @@ def killed_while_saving() -> None:
         return original(self, partial, final, snapshot, reports)
 
     Checkpoints._finish = finish  # type: ignore[method-assign]
+
+
+def weights_not_finite() -> None:
+    """The update of step FAULT_STEP overflows on every rank."""
+    from nanochat.optim import MuonAdamW
+
+    original = MuonAdamW.step
+
+    def step(self: MuonAdamW, rates: Any) -> None:
+        original(self, rates)
+        if self.updates == int(os.environ["FAULT_STEP"]):
+            for unit in self.units:
+                for _, param in unit.params:
+                    param.data[..., 0] = float("inf")
+
+    MuonAdamW.step = step  # type: ignore[method-assign]
 
 
 def fresh_interpreters() -> None:

@@ -141,9 +141,10 @@ def test_the_wall_clock_limit_of_a_session_saves_first(start):
 
 
 def test_a_deadline_ends_with_81_and_a_checkpoint(start):
-    nodes = start("job", config(steps=100_000), 1, 2, budget={"deadline_s": time.time() + 7})
+    nodes = start("job", config(steps=100_000), 1, 2, fault="deadline_too_near_after", step=3, budget={"deadline_s": time.time() + 3600})
     assert nodes.wait() == [ExitCode.BUDGET], nodes.output()
     assert "deadline" in nodes.verdict()["message"]
+    assert nodes.verdict()["step"] == 3
     assert layout.checkpoint_dir(nodes.job, "pretrain", nodes.verdict()["step"]).is_dir()
 
 
@@ -233,6 +234,57 @@ def test_a_checkpoint_that_is_not_there_is_78(start):
     second = start("second", config(resume="first@7", stages=["pretrain"]))
     assert second.wait() == [ExitCode.BAD_CONFIG]
     assert "first@7" in second.verdict()["message"]
+
+
+@pytest.mark.parametrize("stages", [["pretrain"], ["tokenizer", "pretrain"]])
+def test_a_checkpoint_of_another_model_is_78_and_says_in_what_it_differs(start, stages):
+    first = start("first", config(stop_at_step=4))
+    assert first.wait() == [0]
+    run = config(resume="first@4", stages=stages)
+    second = start("second", run.model_copy(update={"model": run.model.model_copy(update={"depth": 4})}), 1, 2)
+    assert second.wait() == [ExitCode.BAD_CONFIG]
+    assert "has depth 2, run.model says 4" in second.verdict()["message"]
+    assert not [event for event in second.events() if event["event"] == "step"]
+
+
+def test_when_no_checkpoint_can_be_used_the_job_ends_with_65_and_names_them(start):
+    nodes = start("job", config(stop_at_step=8))
+    assert nodes.wait() == [0]
+    for step in (4, 8):
+        (layout.checkpoint_dir(nodes.job, "pretrain", step) / "rank00000.pt").unlink()
+    again = start("job", config(), 1, 2)
+    assert again.wait() == [ExitCode.BAD_DATA], again.output()
+    verdict = again.verdict(1)
+    assert "step_000008: rank00000.pt has no bytes" in verdict["message"] and "step_000004" in verdict["message"]
+    assert "run.resume: never" in verdict["hint"]
+    anew = start("job", config(resume="never"))
+    assert anew.wait() == [0], anew.output()
+    assert min(anew.losses(2)) == 1
+
+
+def test_finetuning_begins_with_the_step_that_was_asked_for(start, tmp_path):
+    """`first@4` is a model of 4 steps, also for stage sft, although the other job went on to 12."""
+    run = config(checkpoint={"every_steps": 4, "every_minutes": None, "keep_last": 3})
+    assert start("first", run).wait() == [0]
+    sft = {"steps": 1, "eval_tokens": 256}
+    early, late = (start(f"from{step}", config(stages=["sft"], sft=sft, resume=f"first@{step}")) for step in (4, 12))
+    assert early.wait() == [0], early.output()
+    assert late.wait() == [0], late.output()
+    shutil.copytree(tmp_path / "first", tmp_path / "cut")
+    for step in (8, 12):
+        shutil.rmtree(layout.checkpoint_dir(tmp_path / "cut", "pretrain", step))
+    cut = start("fromcut", config(stages=["sft"], sft=sft, resume="cut@4"))
+    assert cut.wait() == [0], cut.output()
+    assert early.losses(0, "sft") == cut.losses(0, "sft") != late.losses(0, "sft")
+
+
+def test_a_step_whose_weights_are_no_numbers_ends_with_80_and_keeps_the_checkpoint_before(start):
+    """The loss of that step still was a number; the next one, or a chat with the saved model, would have shown it."""
+    nodes = start("job", config(steps=8), 1, 2, fault="weights_not_finite", step=8)
+    assert nodes.wait() == [ExitCode.DIVERGED], nodes.output()
+    assert len(nodes.losses()) == 8
+    assert "not finite after step 8" in nodes.verdict()["message"]
+    assert [path.name for path in layout.checkpoints_dir(nodes.job, "pretrain").iterdir()] == ["step_000004"]
 
 
 def test_finetuning_needs_a_pretrained_model(start):

@@ -13,7 +13,7 @@ from simulated_npu import NPU, Refusal, computing_npu, fake_npu
 
 from nanochat import attention
 from nanochat.attention import self_test
-from nanochat.checkpoint import load_weights, read_manifest
+from nanochat.checkpoint_files import load_weights, read_manifest
 from nanochat.context import Context
 from nanochat.contract import ModelConfig, ModelShape, RunConfig, RunFile, layout
 from nanochat.device import Device, Kind
