@@ -2,6 +2,10 @@
 
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 from nanochat.contract import ExitCode, describe, from_returncode
 from nanochat_npu.backends.local import LocalBackend
@@ -26,29 +30,65 @@ def require_model(folder: JobFolder) -> None:
 
 
 def run_trainer(backend: LocalBackend, command: str, arguments: list[str], job: str) -> int:
-    """Exit code of ``python -m nanochat COMMAND``: 0, or 130 after Ctrl-C.
+    """Exit code of ``python -m nanochat COMMAND``: 0, 130 after Ctrl-C, 128 + n after another signal n that asked to stop.
 
     Raises:
         UsageError: It did not start.
         JobFailed: It ended with any other code.
     """
-    # Ctrl-C is for the child: the terminal sends it to both processes, and only the child's own handler should act.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        done = subprocess.run(
-            [backend.python, "-P", "-m", "nanochat", command, *arguments], env=backend.environ, check=False, restore_signals=True,
-            preexec_fn=_default_interrupt,
+    with _stops_with_us() as stopping:
+        child = subprocess.Popen(
+            [backend.python, "-P", "-m", "nanochat", command, *arguments], env=backend.environ, restore_signals=True, preexec_fn=_default_interrupt,
         )
-    finally:
-        signal.signal(signal.SIGINT, before)
-    code = from_returncode(done.returncode)
-    if code in (ExitCode.DONE, 128 + signal.SIGINT):
+        stopping.child = child
+        code = from_returncode(child.wait())
+    if code == ExitCode.DONE or code - 128 in (signal.SIGINT, *stopping.got):
         return code
     if code == ExitCode.USAGE:
         raise UsageError(_("{command} did not start; its message is above").format(command=command), where=job)
     raise JobFailed(
         _("{command} ended with exit code {code}: {meaning}").format(command=command, code=code, meaning=describe(code)), where=job, details={"code": code}
     )
+
+
+class _Stopping:
+    """Hands signals that ask to stop on to the child: it would go on without anybody knowing, a server with its port."""
+
+    def __init__(self) -> None:
+        self.got: list[int] = []
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def child(self) -> "subprocess.Popen[bytes] | None":
+        """The process; setting it hands on what came while it was starting."""
+        return self._child
+
+    @child.setter
+    def child(self, child: "subprocess.Popen[bytes]") -> None:
+        self._child = child
+        for number in self.got:
+            child.send_signal(number)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """The handler for `signal.signal`."""
+        self.got.append(number)
+        if self._child is not None:
+            self._child.send_signal(number)
+
+
+@contextmanager
+def _stops_with_us() -> Iterator[_Stopping]:
+    stopping = _Stopping()
+    # Ctrl-C is for the child: the terminal sends it to both processes, and only the child's own handler should act.
+    handlers: dict[int, Any] = {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: stopping.handle, signal.SIGHUP: stopping.handle}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup: both of us live on when the terminal is closed
+        del handlers[signal.SIGHUP]
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _default_interrupt() -> None:

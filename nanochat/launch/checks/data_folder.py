@@ -21,7 +21,7 @@ def check(settings: LaunchSettings, run: RunFile) -> None:
         return
     folder = Path(data.dir)
     if not folder.is_dir():
-        raise BadData("there is no such folder", where=str(folder), hint="mount it: storage.data.path and run.data.dir must agree")
+        raise BadData("there is no such folder", where=str(folder), hint="correct run.data.dir; on a cluster it lies under storage.data.path")
     try:
         # Not os.access: for root it says yes to what a file server then refuses. Hidden files are not ours: training passes over them.
         with os.scandir(folder) as entries:

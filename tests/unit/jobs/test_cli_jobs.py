@@ -449,3 +449,42 @@ def test_logs_of_what_a_job_never_had_are_a_usage_error_that_names_what_there_is
 def test_logs_of_a_running_job_may_still_come(shell: Shell) -> None:
     submit_waiting(shell)
     assert shell.run("logs", "tiny", "--tail", "0").stderr == "tiny has no such output yet\n"
+
+
+SERVER = """#!/bin/sh
+trap 'echo TERM > ended; exit 0' TERM
+trap 'echo HUP > ended; exit 0' HUP
+echo $$ > pid.part && mv pid.part pid
+while :; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_server_stops_with_the_command_that_started_it(shell: Shell, number: signal.Signals) -> None:
+    """Else it goes on without anybody knowing, and keeps its port."""
+    python = shell.cwd / "server"
+    python.write_text(SERVER)
+    python.chmod(0o755)
+    shell.env["NANOCHAT_NPU_PYTHON"] = str(python)
+    shell.bench.store.folder("tiny").path.joinpath("checkpoints/sft/step_000001").mkdir(parents=True)
+    server = shell.start("serve", "tiny", "--port", "0")
+    wait_until((shell.cwd / "pid").exists, "the server runs")
+    server.send_signal(number)
+    server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert (shell.cwd / "ended").read_text() == f"{number.name.removeprefix('SIG')}\n"
+    assert not Path(f"/proc/{(shell.cwd / 'pid').read_text().strip()}").exists()
+
+
+def test_a_server_under_nohup_lives_on_when_the_terminal_is_closed(shell: Shell) -> None:
+    python = shell.cwd / "server"
+    python.write_text(SERVER)
+    python.chmod(0o755)
+    shell.env["NANOCHAT_NPU_PYTHON"] = str(python)
+    shell.bench.store.folder("tiny").path.joinpath("checkpoints/sft/step_000001").mkdir(parents=True)
+    server = subprocess.Popen(["nohup", *CLI, "serve", "tiny"], env=shell.env, cwd=shell.cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until((shell.cwd / "pid").exists, "the server runs")
+    server.send_signal(signal.SIGHUP)
+    server.terminate()
+    assert server.wait(timeout=30) == 0
+    assert (shell.cwd / "ended").read_text() == "TERM\n"
