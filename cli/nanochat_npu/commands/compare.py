@@ -20,6 +20,7 @@ from nanochat_npu.locate import Where, job_backend
 from nanochat_npu.options import BackendOption, ContextOption, NamespaceOption, OutputFormat, OutputOption, complete_job
 from nanochat_npu.tables import Section
 from nanochat_npu.views import Snapshot, read_snapshot
+from nanochat_npu.writing import write_result
 
 __all__ = ["command"]
 
@@ -50,10 +51,7 @@ def _write(to: Path, snapshots: Sequence[Snapshot], sections: Sequence[Section])
     names, curves = [shot.job.name for shot in snapshots], curves_of(snapshots)
     if to.suffix.lower() not in FORMS:
         raise UsageError(_("a comparison is an .html or an .svg file"), where=str(to))
-    try:
-        to.write_text(picture(curves, names) if to.suffix.lower() == ".svg" else page(sections, curves, names), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(_("cannot write {path}: {reason}").format(path=to, reason=error.strerror), where="--to") from error
+    write_result(to, picture(curves, names) if to.suffix.lower() == ".svg" else page(sections, curves, names))
     console.say(_("written: {path}").format(path=to))
 
 

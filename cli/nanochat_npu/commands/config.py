@@ -11,6 +11,7 @@ from nanochat_npu.i18n import _
 from nanochat_npu.load import LoadedSpec, load_spec
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, SpecArgument, ToOption, set_flags
 from nanochat_npu.site import SITE_VARIABLE, site_file
+from nanochat_npu.writing import write_result
 
 __all__ = ["app", "resolved_values"]
 
@@ -51,7 +52,7 @@ def schema(to: ToOption = None) -> None:
     if to is None:
         console.data(text)
         return
-    to.write_text(text, encoding="utf-8")
+    write_result(to, text)
     console.data(str(to))
     console.say(_("first line of a spec: {line}").format(line=f"# yaml-language-server: $schema={to}"))
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from nanochat_npu.errors import Problem, SpecError, UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, YesOption, complete_preset
 from nanochat_npu.presets import preset_names, preset_path, preset_summary
+from nanochat_npu.writing import write_result
 
 if TYPE_CHECKING:
     from nanochat_npu.yaml_source import FieldPath
@@ -152,14 +152,6 @@ def _at_its_place(problem: Problem, places: Mapping[str, str]) -> Problem:
 
 
 def _write(path: Path, text: str, *, yes: bool) -> None:
-    if path.is_dir():
-        raise UsageError(_("'{path}' is a folder").format(path=path), where="--to", hint=_("name a file: {file}").format(file=path / "job.yaml"))
-    if path.exists() and not console.confirm(_("{path} exists. Overwrite it?").format(path=path), yes=yes):
+    if path.is_file() and not console.confirm(_("{path} exists. Overwrite it?").format(path=path), yes=yes):
         raise UsageError(_("{path} exists").format(path=path), hint=_("choose another file with --to, or --yes to overwrite it"))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except FileNotFoundError as error:
-        folder = path.parent
-        raise UsageError(_("there is no folder '{path}'").format(path=folder), where="--to", hint=shlex.join(["mkdir", "-p", str(folder)])) from error
-    except OSError as error:
-        raise UsageError(_("cannot write '{path}': {reason}").format(path=path, reason=error.strerror)) from error
+    write_result(path, text)

@@ -11,6 +11,7 @@ from nanochat_npu import console
 from nanochat_npu.errors import SpecSyntaxError, UsageError
 from nanochat_npu.i18n import _, counted
 from nanochat_npu.lint import Finding, Severity, apply_fixes, lint_text, to_sarif
+from nanochat_npu.writing import write_result
 
 __all__ = ["command"]
 
@@ -40,7 +41,7 @@ def command(files: FilesArgument, fix: FixOption = False, strict: StrictOption =
             changed, done = apply_fixes(text, name)
             mended += len(done)
             if changed != text:
-                file.write_text(changed, encoding="utf-8")
+                write_result(file, changed, where="--fix")
                 text = changed
         found[name], count = lint_text(text, name)
         jobs += count

@@ -11,6 +11,7 @@ from nanochat_npu.errors import NanochatNpuError, Problem, SpecFieldError, Usage
 from nanochat_npu.i18n import _, counted
 from nanochat_npu.options import OutputFormat, OutputOption, ToOption
 from nanochat_npu.tables import Section, to_markdown, to_text
+from nanochat_npu.writing import write_result
 from nanochat_npu.yaml_source import YamlSource, parse_yaml
 
 __all__ = ["app"]
@@ -72,10 +73,7 @@ def generate(inventory: InventoryArgument, to: ToOption = None, schema: SchemaOp
     if to is None:
         console.data(table.to_json())
         return
-    try:
-        to.write_text(table.to_json() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(_("cannot be written: {reason}").format(reason=error.strerror), where=str(to)) from error
+    write_result(to, table.to_json() + "\n")
     console.data(str(to))
     console.say_next("ranktable", "validate", str(to))
 

@@ -201,7 +201,20 @@ def test_init_into_no_file_says_what_to_do(run: Run, tmp_path: Path) -> None:
     missing = run("init", "tiny", "--to", "my folder/x.yaml")
     assert (missing.code, missing.err) == (2, "error: --to: there is no folder 'my folder'\nhint: mkdir -p 'my folder'\n")
     folder = run("init", "tiny", "--to", str(tmp_path), "--yes")
-    assert (folder.code, folder.err) == (2, f"error: --to: '{tmp_path}' is a folder\nhint: name a file: {tmp_path}/job.yaml\n")
+    assert (folder.code, folder.err) == (2, f"error: --to: '{tmp_path}' is a folder\nhint: name a file: {tmp_path}/NAME\n")
+
+
+@pytest.mark.parametrize("words", [("config", "schema"), ("ranktable", "generate", "inventory.yaml"), ("init", "tiny", "--yes")], ids=" ".join)
+def test_a_result_that_cannot_be_written_is_no_bug(run: Run, words: tuple[str, ...]) -> None:
+    Path("inventory.yaml").write_text("servers: [{node: a, device_ips: [10.0.0.1]}]\n")
+    for to, says in (
+        ("missing/x", "error: --to: there is no folder 'missing'\nhint: mkdir -p missing\n"),
+        ("/proc/version", "error: --to: cannot write '/proc/version': "),  # not even root may
+        (".", "error: --to: '.' is a folder\nhint: name a file: NAME\n"),
+    ):
+        result = run(*words, "--to", to)
+        assert (result.code, result.out) == (2, "")
+        assert says in result.err
 
 
 def test_a_spec_that_is_no_file_says_what_to_do(run: Run) -> None:
