@@ -41,7 +41,7 @@ def _job(plan: Plan) -> Section:
     if not plan.wants_npus:
         where = counted(resources.nodes, _("CPU, {n} node"), _("CPU, {n} nodes"))
     else:
-        chip = resources.npu or _("NPUs, or CPU processes where there are none")
+        chip = resources.npu or counted(plan.world_size, _("NPU, or a CPU process where there is none"), _("NPUs, or CPU processes where there are none"))
         where = f"{resources.nodes} × {resources.npus_per_node} {chip}"
     rows = [
         (_("job"), plan.name), (_("stages"), " → ".join(plan.run.stages)), (_("where"), f"{plan.spec.backend}, {where}"),
@@ -77,8 +77,9 @@ def _training(plan: Plan) -> Section | None:
     else:
         why = _("{ratio} tokens per scaling parameter").format(ratio=f"{given.target_param_data_ratio:g}")
     batch_why = _("given") if given.tokens_per_step is not None else _("derived from the tokens")
-    batch = _("{batch} sequences × {length} tokens × {ranks} ranks × {accum} accumulated").format(
-        batch=given.device_batch, length=plan.shape.sequence_len, ranks=plan.world_size, accum=horizon.grad_accum
+    batch = _("{sequences} × {length} tokens × {ranks} × {accum} accumulated").format(
+        sequences=counted(given.device_batch, _("{n} sequence"), _("{n} sequences")), length=plan.shape.sequence_len,
+        ranks=counted(plan.world_size, _("{n} rank"), _("{n} ranks")), accum=horizon.grad_accum,
     )
     rows = [
         (_("tokens"), f"{horizon.tokens:,}  ({why})"), (_("steps"), f"{horizon.steps:,}"),

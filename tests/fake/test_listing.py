@@ -82,3 +82,17 @@ def test_help_and_a_local_list_need_no_kubernetes_client() -> None:
     code = "import sys; from nanochat_npu.main import main\ntry: main(['list'])\nexcept SystemExit: pass\nprint('kubernetes' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env={"HOME": "/nonexistent", "NANOCHAT_NPU_HOME": "/nonexistent"})
     assert done.stdout.strip().endswith("False"), done.stderr
+
+
+@pytest.mark.parametrize("words", [("--backend", "volcano"), ("-n", "train")], ids=" ".join)
+def test_a_cluster_that_was_asked_for_and_is_not_configured_is_no_empty_list(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    code, out, err = run(capsys, "list", *words)
+    assert (code, out) == (6, "")
+    assert "no kubeconfig" in err
+    code, out, _err = run(capsys, "list", *words, "-o", "json")
+    assert (code, json.loads(out)["exit_code"]) == (6, 6)

@@ -31,6 +31,8 @@ def command(
 ) -> None:
     """List jobs, newest first: those on this computer, and those on the cluster if one is configured."""
     backends, failed = all_backends(Where(backend.value if backend else None, namespace, context))
+    if not backends:  # asked for by name, and not to be reached: that is no empty list
+        raise failed[0]
     snapshots = []
     for each in backends:
         try:

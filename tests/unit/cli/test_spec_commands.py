@@ -100,6 +100,16 @@ def test_plan_as_json_has_the_promised_keys(run: Run) -> None:
         assert value[key], key
 
 
+def test_plan_counts_one_as_one(run: Run) -> None:
+    out = run("plan", "tiny", "--set", "run.pretrain.device_batch=1").out
+    assert "local, 1 × 1 NPU, or a CPU process where there is none" in out
+    assert "1 sequence × 128 tokens × 1 rank × 16 accumulated" in out
+    out = run("plan", "tiny", "--set", "resources.nodes=2").out
+    assert "local, 2 × 1 NPUs, or CPU processes where there are none" in out
+    assert "4 sequences × 128 tokens × 2 ranks × 2 accumulated" in out
+    assert "local, CPU, 1 node\n" in run("plan", "tiny", "--set", "resources.npus_per_node=0").out
+
+
 def test_plan_takes_overrides_and_repeats_them_in_the_next_command(run: Run) -> None:
     result = run("plan", "tiny", "--set", "run.model.depth=4")
     assert result.code == 0
