@@ -272,12 +272,18 @@ def _extra(objects: JobObjects) -> dict[str, Any]:
         "workers_wanted": _replicas(job),
         "npus": _npus(job),
         "npus_per_worker": _npus_per_worker(job),
+        "stages": _stages(job),
         "uid": partial.text(job, "metadata", "uid"),
         "intent": partial.annotation(job, marks.ANNOTATION_INTENT),
         "pulling_s": _pulling_s(owned_pods(objects)),
         "blocked": _blocked(objects),
         "stuck": [partial.text(pod, "metadata", "name") for pod in stuck_pods(objects)],
     }
+
+
+def _stages(job: dict[str, Any]) -> list[str]:
+    stages = partial.dig(plan_of(job), "stages")
+    return [stage for stage in stages if isinstance(stage, str)] if isinstance(stages, list) else []
 
 
 def _blocked(objects: JobObjects) -> str:

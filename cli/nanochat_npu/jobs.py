@@ -66,6 +66,17 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         raise
 
 
+def overwrite_json(path: Path, value: dict[str, Any]) -> None:
+    """Write an object over a file where it stands: on a full disk that needs no room as long as it fits the blocks that are there.
+
+    Not in one step: a reader may see half of it, and reads nothing then.
+    """
+    with path.open("r+b") as file:
+        file.write((json.dumps(value, ensure_ascii=False) + "\n").encode())
+        file.truncate()
+        file.flush()
+
+
 def take_lock(path: Path, *, timeout_s: float = 0.0) -> int | None:
     """A descriptor that holds the lock on a file until it and all its copies are closed, or None if somebody else has it.
 

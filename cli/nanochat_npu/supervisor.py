@@ -24,7 +24,7 @@ from typing import Any
 from nanochat.contract import ExitCode, events, from_returncode, layout
 from nanochat_npu import processes
 from nanochat_npu.backends import JobState
-from nanochat_npu.jobs import JobFolder, read_json, write_json
+from nanochat_npu.jobs import JobFolder, overwrite_json, read_json, write_json
 from nanochat_npu.restarts import STOPPED, Decision, Settings, Stop, Tally, Why, attempt_code, decide
 
 __all__ = ["Attempt", "Supervisor", "main"]
@@ -38,7 +38,7 @@ PEER_KILL_S = 10.0
 """A launcher whose peer failed has nothing left to save; after SIGTERM it gets this long."""
 MAX_DELAY_S = 30.0
 LAST_WORD_S = 60.0
-"""How long the last state is tried to be written, should the disk be full just then."""
+"""How long the last state is tried to be written, should neither a new file nor the old one take it just then."""
 
 
 class Attempt:
@@ -96,6 +96,7 @@ class Supervisor:
         self.settings = settings
         self.stop = Stop.NO
         self.tally = Tally()
+        self._unsaved = ""
         self.state: dict[str, Any] = {"started_s": time.time(), "attempts": read_json(folder.state_file).get("attempts") or []}
 
     def run(self) -> JobState:
@@ -207,6 +208,7 @@ class Supervisor:
             write_json(self.folder.state_file, self.state)
         except OSError as error:
             log.warning("the state cannot be written: %s", error)
+            self._unsaved = str(error)
             return False
         return True
 
@@ -214,9 +216,19 @@ class Supervisor:
         log.info("the job is %s (%s)", decision.state, decision.why)
         self._write(decision, exit_code=code, ended_s=time.time())
         until = time.monotonic() + LAST_WORD_S
-        while not self._save() and time.monotonic() < until:
+        while not (self._save() or self._save_in_place()) and time.monotonic() < until:
             time.sleep(1.0)
         return decision.state
+
+    def _save_in_place(self) -> bool:
+        """True if the last state stands in the old file, with the reason why it is not a new one: the disk is full."""
+        self.state.setdefault("detail", self._unsaved)
+        try:
+            overwrite_json(self.folder.state_file, self.state)
+        except OSError as error:
+            log.warning("the state cannot be written in place either: %s", error)
+            return False
+        return True
 
 
 _PLATFORM_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"})

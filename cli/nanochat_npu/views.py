@@ -1,10 +1,12 @@
 """What people see of jobs: the sections of `status`, of `list`, and of the table at the end of a run."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from nanochat.contract import Stage
 from nanochat.contract import describe as describe_code
 from nanochat_npu import lenient, units
 from nanochat_npu.backends import ACTIVE, Backend, JobState, JobView
@@ -245,20 +247,26 @@ RESULT_SECTIONS: list[SectionMaker] = [stages, results, warnings, outcome]
 def next_command(job: JobView) -> str:
     """The command that a person most likely wants next."""
     commands = {
-        JobState.PENDING: f"nanochat-npu status {job.name}",
-        JobState.RUNNING: f"nanochat-npu logs {job.name} --follow",
-        JobState.RESTARTING: f"nanochat-npu logs {job.name} --follow",
-        JobState.SUSPENDED: f"nanochat-npu submit {_spec_of(job)}",
-        JobState.SUCCEEDED: f"nanochat-npu chat {job.name}",
-        JobState.FAILED: f"nanochat-npu explain {job.name}",
-        JobState.CANCELLED: f"nanochat-npu submit {_spec_of(job)}",
-        JobState.UNKNOWN: f"nanochat-npu logs {job.name}",
+        JobState.PENDING: ("status", job.name),
+        JobState.RUNNING: ("logs", job.name, "--follow"),
+        JobState.RESTARTING: ("logs", job.name, "--follow"),
+        JobState.SUSPENDED: ("submit", _spec_of(job)) if job.backend == "local" else ("resume", job.name),
+        JobState.SUCCEEDED: ("chat" if _left_a_model(job) else "report", job.name),
+        JobState.FAILED: ("explain", job.name),
+        JobState.CANCELLED: ("submit", _spec_of(job)),
+        JobState.UNKNOWN: ("logs", job.name),
     }
-    return commands[job.state]
+    return shlex.join(("nanochat-npu", *commands[job.state]))
 
 
 def _spec_of(job: JobView) -> str:
     return f"{job.where}/spec.yaml" if job.backend == "local" else "SPEC"
+
+
+def _left_a_model(job: JobView) -> bool:
+    """False for a job that only made a tokenizer, fetched data or scored another one's model; true where its stages are not known."""
+    stages = job.extra.get("stages")
+    return not stages or not {Stage.PRETRAIN, Stage.SFT, Stage.RL}.isdisjoint(stages)
 
 
 def job_json(snapshot: Snapshot) -> dict[str, Any]:

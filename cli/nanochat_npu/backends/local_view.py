@@ -82,7 +82,7 @@ def _reason(view: JobView, detail: str) -> str:
     """The sentence for what the supervisor wrote; "" for a reason that this version does not know."""
     verdict = lenient.mapping(view.extra.get("verdict"))
     code = view.exit_code if view.exit_code is not None else 0
-    message, place = lenient.text(verdict.get("message")) or describe(code), lenient.text(verdict.get("where"))
+    message, place = lenient.text(verdict.get("message")) or detail or describe(code), lenient.text(verdict.get("where"))
     failure = _("exit code {code}: {meaning}").format(code=code, meaning=f"{place}: {message}" if place else message)
     again = _("submit the same spec again to go on")
     texts: dict[str, str] = {

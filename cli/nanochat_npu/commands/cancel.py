@@ -21,7 +21,7 @@ from nanochat_npu.options import (
 )
 from nanochat_npu.periods import parse_seconds
 from nanochat_npu.progress import Progress
-from nanochat_npu.views import Snapshot, job_json
+from nanochat_npu.views import Snapshot, job_json, next_command
 
 __all__ = ["command"]
 
@@ -77,8 +77,10 @@ def _tell(view: JobView, *, was_active: bool, deleted: bool, output: OutputForma
         return
     if deleted:
         console.say(_("{job} is deleted").format(job=view.name))
+        console.say_next("list")
     elif was_active:
         console.say(_("{job}: {state}  {reason}").format(job=view.name, state=view.state, reason=view.reason))
         console.say(_("next: nanochat-npu status {job}").format(job=view.name))
     else:
         console.say(_("{job} has already ended: {state}").format(job=view.name, state=view.state))
+        console.say(_("next: {command}").format(command=next_command(view)))

@@ -13,6 +13,7 @@ from nanochat_npu.i18n import _
 from nanochat_npu.jobs import read_json
 from nanochat_npu.locate import Where, job_backend
 from nanochat_npu.options import BackendOption, ContextOption, JobArgument, NamespaceOption, OutputFormat, OutputOption
+from nanochat_npu.views import next_command
 
 __all__ = ["command", "explain_local"]
 
@@ -58,7 +59,7 @@ def explain_local(at: Backend, view: JobView) -> Explanation:
         cause = _("{job} is {state}").format(job=view.name, state=view.state.value) + (f": {view.reason}" if view.reason else "")
         return Explanation("P00", cause, Who.WAIT, f"nanochat-npu watch {view.name}").with_also(*([found.cause] if found else []))
     if view.state is JobState.SUCCEEDED:
-        return Explanation("P01", _("{job} has finished").format(job=view.name), Who.WAIT, f"nanochat-npu chat {view.name}")
+        return Explanation("P01", _("{job} has finished").format(job=view.name), Who.WAIT, next_command(view))
     if view.state in (JobState.CANCELLED, JobState.SUSPENDED):
         return _stopped(view)
     verdict = read_json(layout.verdict_file(Path(view.where), view.attempt or 0))
@@ -78,7 +79,7 @@ def explain_local(at: Backend, view: JobView) -> Explanation:
 
 def _stopped(view: JobView) -> Explanation:
     """The answer for a job that somebody stopped: how its processes ended and what they said meanwhile is no failure."""
-    again = f"nanochat-npu submit {view.where}/spec.yaml"
+    again = next_command(view)
     if view.state is JobState.CANCELLED:
         cause = _("{job} was cancelled (by you); submit the same spec to go on from its newest checkpoint").format(job=view.name)
         return Explanation("P03", cause, Who.YOU, again)

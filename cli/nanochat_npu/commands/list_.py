@@ -49,6 +49,7 @@ def command(
         console.say(_("no jobs; start one: nanochat-npu submit tiny --backend local --follow"))
     else:
         console.data(tables.to_markdown([section]) if output is OutputFormat.MARKDOWN else tables.to_text([section]))
+        console.say_next("status", snapshots[0].job.name)
     for reason in failed if output is not OutputFormat.JSON else []:
         console.say(_("jobs on the cluster are not shown: {reason}").format(reason=reason), style="yellow")
 

@@ -15,6 +15,7 @@ from nanochat_npu.locate import Where, job_backend
 from nanochat_npu.options import BackendOption, ContextOption, JobArgument, NamespaceOption, OutputFormat, OutputOption
 from nanochat_npu.periods import parse_seconds
 from nanochat_npu.progress import describe
+from nanochat_npu.views import next_command
 
 __all__ = ["command"]
 
@@ -38,9 +39,14 @@ def command(
     if rank is not None or attempt is not None:
         _refuse_what_is_not_there(at.get(job), query)
     written = _write(at.logs(job, query), prefix=rank is None and not first_failure, raw=raw, as_json=output is OutputFormat.JSON)
+    if written and output is OutputFormat.JSON:
+        return
+    view = at.get(job)
     if not written:
-        ended = at.get(job).state in ENDED
-        console.say((_("{job} has left no such output") if ended else _("{job} has no such output yet")).format(job=job))
+        console.say((_("{job} has left no such output") if view.state in ENDED else _("{job} has no such output yet")).format(job=job))
+    following = next_command(view)
+    # Not the command that has just run: of a running job its state, of one that failed why.
+    console.say(_("next: {command}").format(command=following if view.state in ENDED and " logs " not in following else f"nanochat-npu status {job}"))
 
 
 def _refuse_what_is_not_there(view: JobView, query: LogQuery) -> None:

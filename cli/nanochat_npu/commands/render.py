@@ -45,3 +45,5 @@ def command(
         console.data(files[only])
     else:
         console.data(bundle.text())
+    if to is None and output is not OutputFormat.JSON:
+        console.say_next("submit", spec, *set_flags(set_))

@@ -26,6 +26,7 @@ from nanochat_npu.options import (
     SetOption,
     SpecArgument,
     YesOption,
+    set_flags,
 )
 from nanochat_npu.origins import Origin
 from nanochat_npu.periods import parse_seconds
@@ -72,6 +73,8 @@ def command(
     submission = Submission(plan, spec_text(loaded.spec), rerun=rerun, origin=tuple(sys.argv[1:]))
     if dry_run:
         _show(preview(submission), plan, output)
+        if output is not OutputFormat.JSON:
+            console.say_next("submit", spec, *set_flags(overrides), *(["--resume-from", resume_from] if resume_from else []), *(["--rerun"] if rerun else []))
         return
     estimated, _problems = estimate_here(plan)
     check_budget(estimated)

@@ -8,6 +8,7 @@ from nanochat_npu.backends import JobState, JobView
 from nanochat_npu.explain.codes import find_codes
 from nanochat_npu.explain.facts import Explanation, Facts, Who
 from nanochat_npu.i18n import _
+from nanochat_npu.views import next_command
 
 __all__ = ["explain_code", "explain_end"]
 
@@ -39,7 +40,7 @@ def explain_code(code: int, job: str) -> tuple[str, Who, str]:
 def explain_end(facts: Facts, view: JobView) -> Explanation:
     """The answer for a job that has ended or is suspended."""
     if view.state is JobState.SUCCEEDED:
-        return Explanation("E00", _("{job} has finished").format(job=facts.name), Who.WAIT, f"nanochat-npu chat {facts.name}")
+        return Explanation("E00", _("{job} has finished").format(job=facts.name), Who.WAIT, next_command(view))
     if view.state is JobState.SUSPENDED:
         return Explanation("E01", _because(_("{job} is suspended").format(job=facts.name), view), Who.YOU, f"nanochat-npu resume {facts.name}")
     if view.state is JobState.CANCELLED:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from job_bench import LAUNCHER, Bench, wait_until
 
 from nanochat_npu import processes
-from nanochat_npu.backends import ENDED, JobState
+from nanochat_npu.backends import ENDED, JobState, JobView
+from nanochat_npu.views import next_command
 
 CLI = [sys.executable, "-m", "nanochat_npu.main"]
 STEPS = [
@@ -443,12 +445,12 @@ def test_logs_of_what_a_job_never_had_are_a_usage_error_that_names_what_there_is
     assert (attempt.returncode, attempt.stdout, attempt.stderr) == (2, "", "error: --attempt: tiny has no attempt 5\nhint: there are 0 to 1\n")
     assert shell.run("logs", "tiny", "--rank", "1", "--attempt", "1").returncode == 0
     nothing = shell.run("logs", "tiny", "--tail", "0")
-    assert (nothing.returncode, nothing.stderr) == (0, "tiny has left no such output\n")
+    assert (nothing.returncode, nothing.stderr) == (0, "tiny has left no such output\nnext: nanochat-npu chat tiny\n")
 
 
 def test_logs_of_a_running_job_may_still_come(shell: Shell) -> None:
     submit_waiting(shell)
-    assert shell.run("logs", "tiny", "--tail", "0").stderr == "tiny has no such output yet\n"
+    assert shell.run("logs", "tiny", "--tail", "0").stderr == "tiny has no such output yet\nnext: nanochat-npu status tiny\n"
 
 
 SERVER = """#!/bin/sh
@@ -488,3 +490,31 @@ def test_a_server_under_nohup_lives_on_when_the_terminal_is_closed(shell: Shell)
     server.terminate()
     assert server.wait(timeout=30) == 0
     assert (shell.cwd / "ended").read_text() == "TERM\n"
+
+
+def test_each_command_about_jobs_ends_by_naming_the_next(shell: Shell) -> None:
+    shell.play(events=STEPS)
+    shell.run("submit", "tiny", "--wait-timeout", "30s")
+    for words, following in (
+        (("list",), "status tiny"), (("logs", "tiny"), "chat tiny"), (("cancel", "tiny"), "chat tiny"), (("render", "tiny"), "submit tiny"),
+        (("submit", "tiny", "--dry-run", "--set", "run.seed=7", "--rerun"), "submit tiny --set run.seed=7 --rerun"), (("cancel", "tiny", "--delete", "--yes"), "list"),
+    ):
+        done = shell.run(*words)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.splitlines()[-1] == f"next: nanochat-npu {following}"
+
+
+def test_the_logs_of_a_failed_job_lead_to_why_it_failed(shell: Shell) -> None:
+    shell.play(codes=[1], verdict=65)
+    shell.run("submit", "tiny", "--follow")
+    assert shell.run("logs", "tiny").stderr.splitlines()[-1] == "next: nanochat-npu explain tiny"
+    assert shell.run("logs", "tiny", "-o", "json").stderr == ""
+
+
+def test_the_next_command_can_be_copied_and_does_what_it_says() -> None:
+    here = JobView("x", "local", JobState.CANCELLED, where="/home/li's jobs/x")
+    assert next_command(here) == """nanochat-npu submit '/home/li'"'"'s jobs/x/spec.yaml'"""
+    assert next_command(replace(here, state=JobState.SUCCEEDED, extra={"stages": ["data", "tokenizer"]})) == "nanochat-npu report x"
+    assert next_command(replace(here, state=JobState.SUCCEEDED, extra={"stages": ["tokenizer", "sft"]})) == "nanochat-npu chat x"
+    assert next_command(JobView("x", "volcano", JobState.SUSPENDED)) == "nanochat-npu resume x"
+    assert {next_command(replace(here, state=state)).split()[0] for state in JobState} == {"nanochat-npu"}
