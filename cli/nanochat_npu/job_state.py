@@ -281,7 +281,7 @@ def _extra(objects: JobObjects) -> dict[str, Any]:
     }
 
 
-def _stages(job: dict[str, Any]) -> list[str]:
+def _stages(job: dict[str, Any] | None) -> list[str]:
     stages = partial.dig(plan_of(job), "stages")
     return [stage for stage in stages if isinstance(stage, str)] if isinstance(stages, list) else []
 
