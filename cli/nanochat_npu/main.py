@@ -234,13 +234,17 @@ def _wants_json(argv: Sequence[str]) -> bool:
     return any(form in joined for form in ("-o json", "-ojson", "-o=json", "--output json", "--output=json"))
 
 
-def _report_bug(error: Exception) -> int:
+def _report_bug(error: Exception, argv: Sequence[str]) -> int:
     import tempfile
     import traceback
 
     with tempfile.NamedTemporaryFile("w", prefix="nanochat-npu-", suffix=".log", delete=False, encoding="utf-8") as file:
         traceback.print_exception(error, file=file)
-    console.say(_("this is a bug in nanochat-npu: {text} (traceback in {file})").format(text=f"{type(error).__name__}: {error}", file=file.name))
+    what = f"{type(error).__name__}: {error}"
+    if _wants_json(argv):
+        console.json_data({"error": {"kind": "bug", "message": what, "where": file.name, "hint": None}, "exit_code": 1})
+        return 1
+    console.say(_("this is a bug in nanochat-npu: {text} (traceback in {file})").format(text=what, file=file.name))
     return 1
 
 
@@ -289,9 +293,9 @@ def main(argv: list[str] | None = None) -> Any:
         console.forget(sys.stdout)
         code = 0
     except OSError as error:
-        code = _report_full(error) if error.errno in NO_ROOM else _report_bug(error)
+        code = _report_full(error) if error.errno in NO_ROOM else _report_bug(error, args)
     except Exception as error:
-        code = _report_bug(error)
+        code = _report_bug(error, args)
     sys.exit(code)
 
 

@@ -1,12 +1,14 @@
 """Who may do what (design section 2), read from the source: what import-linter's contracts cannot say."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +102,56 @@ def test_only_device_names_kinds_of_device() -> None:
 
 def test_the_command_line_asserts_nothing() -> None:
     assert {f"{name}:{node.lineno}" for name, node in _walk(CLI) if isinstance(node, ast.Assert)} == set()
+
+
+PURE = [
+    path for pattern in ("cli/nanochat_npu/spec/*.py", "cli/nanochat_npu/plan.py", "cli/nanochat_npu/render.py", "cli/nanochat_npu/quoting.py",
+                         "cli/nanochat_npu/manifest/*.py", "cli/nanochat_npu/estimate/*.py", "nanochat/contract/*.py") for path in sorted(ROOT.glob(pattern))
+]
+"""What follows from a spec follows from nothing else (design section 1): the same everywhere, at every time."""
+OUTSIDE = {
+    "open", "input", "print", "exists", "is_file", "is_dir", "iterdir", "glob", "rglob", "stat", "read_text", "read_bytes", "write_text",
+    "write_bytes", "mkdir", "unlink", "rename", "touch", "home", "cwd", "expanduser", "environ", "getenv", "getpass", "urandom", "now", "today",
+    "utcnow", "perf_counter", "monotonic", "sleep", "gethostname", "read_history_file", "write_history_file",
+}
+OUTSIDE_MODULES = {
+    "os", "sys", "time", "subprocess", "socket", "urllib", "http", "random", "secrets", "tempfile", "shutil", "getpass", "threading", "logging",
+    "readline",
+}
+KNOWN = {
+    ("cli/nanochat_npu/render.py", "read_text"): "its templates, which are part of the program",
+    ("cli/nanochat_npu/estimate/draws.py", "random"): "a generator with a seed of its own",
+    **{("nanochat/contract/chat_input.py", name): "a person's typing, which both sides read alike and may share nowhere else"
+       for name in ("input", "readline", "read_history_file", "write_history_file", "mkdir", "touch")},
+}
+
+
+def test_what_follows_from_a_spec_asks_nothing_of_disk_clock_network_or_environment() -> None:
+    assert len(PURE) > 40
+    found = {(name, module) for name, node in _walk(PURE) for module in _imported(node) & OUTSIDE_MODULES}
+    for name, node in _walk(PURE):
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id in OUTSIDE:
+            found.add((name, called.id))
+        elif isinstance(node, ast.Attribute) and node.attr in OUTSIDE:
+            found.add((name, node.attr))
+    assert found <= set(KNOWN), sorted(found - set(KNOWN))
+
+
+def test_only_some_modules_start_processes() -> None:
+    """Builders are started under image/ only."""
+    found = {name for name, node in _walk(CLI) if "subprocess" in _imported(node)}
+    assert {name for name in found if "/image/" not in name} <= {
+        "cli/nanochat_npu/backends/local.py",  # the supervisor
+        "cli/nanochat_npu/supervisor.py",  # watches launchers
+        "cli/nanochat_npu/foreground.py",  # the trainer's chat, server, export
+        "cli/nanochat_npu/processes.py",  # how they are started
+    }
+
+
+def test_no_two_modules_import_each_other() -> None:
+    graph = grimp.build_graph("nanochat", "nanochat_npu", exclude_type_checking_imports=True, cache_dir=None)
+    graphlib.TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
 
 
 @pytest.mark.parametrize(

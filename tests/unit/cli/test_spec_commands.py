@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jsonschema
 import pytest
+import typer
 
 from nanochat_npu.main import COMMANDS, main
 from nanochat_npu.options import complete_spec
@@ -281,6 +282,24 @@ def test_usage_errors_are_exit_2_with_a_way_out(run: Run, args: list[str], words
 def test_usage_errors_as_json(run: Run) -> None:
     value = run("validate", "nothing.yaml", "-o", "json").json()
     assert (value["error"]["kind"], value["exit_code"]) == ("usage", 2)
+
+
+def test_a_bug_of_ours_is_one_line_and_a_file_with_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def command(spec: str, output: str = typer.Option("text", "-o")) -> None:
+        """Break."""
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("nanochat_npu.commands.validate.command", command)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = run("validate", "tiny")
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1)
+    (file,) = tmp_path.glob("nanochat-npu-*.log")
+    assert f"this is a bug in nanochat-npu: ZeroDivisionError: planted (traceback in {file})" in result.err
+    assert "Traceback" in file.read_text() and "in command" in file.read_text()
+    result = run("validate", "tiny", "-o", "json")
+    assert (result.code, result.err) == (1, "")
+    assert (result.json()["error"]["kind"], result.json()["exit_code"]) == ("bug", 1)
+    assert "Traceback" in Path(result.json()["error"]["where"]).read_text()
 
 
 def test_help_lists_every_command(run: Run) -> None:

@@ -518,3 +518,16 @@ def test_the_next_command_can_be_copied_and_does_what_it_says() -> None:
     assert next_command(replace(here, state=JobState.SUCCEEDED, extra={"stages": ["tokenizer", "sft"]})) == "nanochat-npu chat x"
     assert next_command(JobView("x", "volcano", JobState.SUSPENDED)) == "nanochat-npu resume x"
     assert {next_command(replace(here, state=state)).split()[0] for state in JobState} == {"nanochat-npu"}
+
+
+def test_colour_is_for_a_person_who_wants_it(shell: Shell) -> None:
+    env = {key: value for key, value in shell.env.items() if key not in ("CI", "NO_COLOR")}
+    shown = {}
+    for name, more in (("plain", {"NO_COLOR": "1"}), ("coloured", {})):
+        terminal = pexpect.spawn(CLI[0], [*CLI[1:], "validate", "nothing.yaml"], env={**env, "TERM": "xterm", **more}, cwd=str(shell.cwd), encoding="utf-8", timeout=30)
+        terminal.expect(pexpect.EOF)
+        terminal.close()
+        shown[name] = terminal.before
+    assert "\x1b[1;31m" in shown["coloured"]
+    assert "\x1b" not in shown["plain"]
+    assert "\x1b" not in shell.run("validate", "nothing.yaml").stderr
