@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from nanochat import __version__
+from nanochat.streams import never_fail
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("nanochat.launch.command", "start the ranks of this node and watch them"),
@@ -32,6 +33,8 @@ ENVIRONMENT = {
 """Set, unless set already, before torch is imported."""
 
 USAGE_CODE = 2
+UNATTENDED = ("launch", "rank")
+"""Commands whose exit code decides what happens next, whether or not anybody can read what they print."""
 
 
 def _help() -> str:
@@ -53,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_CODE
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if arguments[0] in UNATTENDED:
+        never_fail()
     return _load(arguments[0])(arguments[1:])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from nanochat import ledger
 from nanochat import verdict as verdicts
 from nanochat.contract import ExitCode, RunFile, layout
-from nanochat.errors import TrainerError
+from nanochat.errors import BadConfig, TrainerError
 from nanochat.eventlog import EventLog
 from nanochat.files import write_atomic
 from nanochat.launch import rank_table
@@ -65,8 +65,9 @@ class Launch:
             self._prepare()
         except TrainerError as error:
             return self._refuse(error)
-        verdict = self._supervise()
-        return self._account(verdict, failed_before)
+        except OSError as error:  # full since the check, or gone: no rank runs yet
+            return self._refuse(BadConfig(f"the job's folder cannot be written: {error}", where=str(self.settings.job_dir)))
+        return self._account(self._supervise(), failed_before)
 
     def _prepare(self) -> None:
         s = self.settings
@@ -81,6 +82,12 @@ class Launch:
         self._place()
         if self.is_first:
             ledger.begin(s.job_dir, self.attempt)
+        write_atomic(self._attempt_run, self._run_of_attempt().model_dump_json(indent=1) + "\n")
+
+    @property
+    def _attempt_run(self) -> Path:
+        """What the ranks of this attempt read."""
+        return layout.attempt_dir(self.settings.job_dir, self.attempt) / "run.json"
 
     def _place(self) -> None:
         """Ranks by the rank table, where the job has one; its copy goes to every rank or to none."""
@@ -127,15 +134,13 @@ class Launch:
 
     def _start_ranks(self) -> tuple[list[RankProcess], dict[int, Path]]:
         s = self.settings
-        attempt_run = layout.attempt_dir(s.job_dir, self.attempt) / "run.json"
-        write_atomic(attempt_run, self._run_of_attempt().model_dump_json(indent=1) + "\n")
         logs = {s.first_rank + i: layout.rank_log(s.job_dir, self.attempt, s.first_rank + i) for i in range(s.ranks_per_node)}
         in_process = _may_fork(self.run_file) and not self._hosts_store
         if in_process:
             import nanochat.rank  # noqa: F401  (imports torch once, for all ranks)
         ranks = []
         for local, (rank, log) in enumerate(logs.items()):
-            environment = rank_environment(s, local_rank=local, attempt=self.attempt, run_file=attempt_run, port=self.port)
+            environment = rank_environment(s, local_rank=local, attempt=self.attempt, run_file=self._attempt_run, port=self.port)
             if self.placement is not None:
                 environment["RANK_TABLE_FILE"] = str(self.placement.file)
             ranks.append(RankProcess(rank, start(environment, log, in_process=in_process, close=self.listener)))

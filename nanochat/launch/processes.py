@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from nanochat.contract import ExitCode, from_returncode, layout
 from nanochat.launch.settings import LaunchSettings
+from nanochat.streams import never_fail
 
 __all__ = ["RankProcess", "rank_environment", "start"]
 
@@ -91,6 +92,7 @@ def _become_rank(environment: Mapping[str, str], log: Path, launcher: int, *, in
     try:
         _detach(launcher)
         _redirect(log)
+        never_fail()
         os.environ.update(environment)
         if not in_process:
             os.execv(sys.executable, [sys.executable, "-m", "nanochat", "rank"])  # noqa: S606 (no shell wanted)

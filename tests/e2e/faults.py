@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = [
     "counts_readings_of_own_files", "deadline_too_near_after", "disk_full", "evaluation_fails_on_rank_1", "fresh_interpreters",
-    "killed_in_mid_step", "killed_while_saving", "stuck_before_the_smoke_test", "weights_not_finite",
+    "killed_in_mid_step", "killed_while_saving", "nothing_can_be_written", "stuck_before_the_smoke_test", "weights_not_finite",
 ]
 
 
@@ -53,6 +53,21 @@ def disk_full() -> None:
         finally:
             if self.context.peers.rank == 0:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    Loop._save = save  # type: ignore[method-assign]
+
+
+def nothing_can_be_written() -> None:
+    """From step FAULT_STEP on the disk takes not one byte more, neither of the ranks nor of their launcher."""
+    from nanochat.loop import Loop
+
+    original = Loop._save
+
+    def save(self: Loop) -> Any:
+        if self.counters.step >= int(os.environ["FAULT_STEP"]):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        return original(self)
 
     Loop._save = save  # type: ignore[method-assign]
 

@@ -18,6 +18,7 @@ from loopback import free_port
 
 from nanochat.contract import RunConfig, RunFile, World, layout
 from nanochat.contract.events import parse_lines
+from nanochat.streams import never_fail
 
 SECONDS = 90
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -33,6 +34,7 @@ def _launch(environment: dict[str, str], log: str) -> None:
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    never_fail()
     os.environ.update(environment)
     from nanochat.contract import Stage
 

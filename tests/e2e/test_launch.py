@@ -1,5 +1,6 @@
 """The launcher with real ranks: exit codes, verdicts, signals, and nothing left behind."""
 
+import errno
 import json
 import os
 import signal
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 from launchers import SECONDS, Nodes, alive
 
-from nanochat.contract import ExitCode, RunConfig, RunFile, layout
+from nanochat.contract import ExitCode, RunConfig, RunFile, World, layout
 from nanochat.contract.events import parse_lines
+from nanochat.errors import BadConfig
+from nanochat.launch.checks import output_folder
+from nanochat.launch.settings import LaunchSettings
 
 
 @pytest.fixture
@@ -176,6 +180,28 @@ def test_a_wrong_environment_is_78_with_its_name(tmp_path, name, value, says):
     assert name in ended.stderr
     assert says in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(("stage", "fields", "code"), [
+    ("data", {}, ExitCode.BAD_DATA), ("report", {}, ExitCode.DONE), ("report", {"budget": {"deadline_s": 1.0}}, ExitCode.BUDGET),
+])
+def test_a_launcher_whose_output_goes_nowhere_leaves_with_its_code(tmp_path, stage, fields, code):
+    """A traceback of its own instead, that nobody can read either, would be code 1, and so another attempt."""
+    run = RunConfig.model_validate({"stages": [stage], "data": {"source": "folder", "dir": str(tmp_path / "none")}})
+    layout.run_file(tmp_path).write_text(RunFile(job="t", run=run, world=World(device="cpu"), **fields).model_dump_json())
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "nanochat", "launch"], env={**os.environ, layout.ENV_JOB_DIR: str(tmp_path)}, stdout=full, stderr=full,
+            timeout=SECONDS, check=False,
+        )
+    assert ended.returncode == code
+
+
+def test_a_probe_of_a_full_folder_is_not_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "write_bytes", lambda self, data: self.touch() or (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(BadConfig, match="No space left"):
+        output_folder.check(LaunchSettings(tmp_path, tmp_path / "run.json", 1, 0, 1, "127.0.0.1", 0, None), RunFile(job="t", run=RunConfig()))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_silent_rank_is_named_and_its_stack_is_in_its_log(start):

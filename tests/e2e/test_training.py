@@ -193,6 +193,18 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_is_a_warning_until_the_end(sta
     assert min(resumed.losses(1)) == 5
 
 
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_a_disk_that_takes_nothing_more_still_ends_with_78(start, per_node):
+    """Neither log nor verdict can be written then: the exit code is all that is left to say that another attempt is of no use."""
+    nodes = start("job", config(), 1, per_node, fault="nothing_can_be_written", step=8)
+    assert nodes.wait() == [ExitCode.BAD_CONFIG], nodes.output()
+    assert not layout.verdict_file(nodes.job, 0).exists()
+    assert [path.name for path in layout.checkpoints_dir(nodes.job, "pretrain").glob("step_*")] == ["step_000004"]
+    resumed = start("job", config(), 1, per_node)
+    assert resumed.wait() == [0], resumed.output()
+    assert min(resumed.losses(1)) == 5
+
+
 def test_a_failing_evaluation_on_one_rank_is_a_warning_and_loses_nothing(start):
     nodes = start("job", config(eval_every=4), 1, 2, fault="evaluation_fails_on_rank_1")
     assert nodes.wait() == [0], nodes.output()

@@ -18,8 +18,10 @@ def check(settings: LaunchSettings, run: RunFile) -> None:
     probe = settings.job_dir / f".probe-node{settings.node_rank}-{os.getpid()}"
     try:
         settings.job_dir.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"x")
-        probe.unlink()
+        try:
+            probe.write_bytes(b"x")
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise BadConfig(
             f"the job's folder cannot be written: {error.strerror}", where=str(settings.job_dir),

@@ -62,11 +62,13 @@ def check_clock(settings: LaunchSettings, run: RunFile) -> None:
         return
     probe = settings.job_dir / f".clock-node{settings.node_rank}-{os.getpid()}"
     try:
-        before = time.time()
-        probe.write_bytes(b"x")
-        written = probe.stat().st_mtime
-        after = time.time()
-        probe.unlink()
+        try:
+            before = time.time()
+            probe.write_bytes(b"x")
+            written = probe.stat().st_mtime
+            after = time.time()
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError:
         return  # output_folder says what is wrong with it
     apart = max(before - written, written - after)

@@ -1,17 +1,24 @@
 """A local job from its start to its end: restarts by the exit-code table, cancel, kill, and nothing left behind."""
 
+import errno
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_bench import Bench, wait_until
 
+from nanochat_npu import supervisor
 from nanochat_npu.backends import JobState, Outcome
 from nanochat_npu.backends.local import LocalBackend
+from nanochat_npu.backends.local_view import view_of
 from nanochat_npu.errors import JobExists
+from nanochat_npu.jobs import JobFolder
+from nanochat_npu.restarts import Decision, Settings, Why
 
 
 def test_a_job_that_does_its_work_succeeds_and_leaves_nothing_running(bench: Bench) -> None:
@@ -199,6 +206,22 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_job(bench: Bench) -> N
     wait_until(lambda: "cannot be written" in (job / "supervisor.log").read_text(), "the trouble is noted")
     state.rmdir()
     assert bench.end(backend).state is JobState.SUSPENDED
+
+
+def test_the_last_state_stands_in_the_old_file_where_no_new_one_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: the job must not read as if its supervisor had been killed."""
+    folder = JobFolder(tmp_path)
+    folder.state_file.write_text(json.dumps({"state": "RUNNING", "why": "running", "launchers": [{"node": 0, "pid": 17, "exit_code": None}] * 40}, indent=2))
+
+    def full(path: Path, value: dict[str, Any]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(supervisor, "write_json", full)
+    job = supervisor.Supervisor(folder, Settings(command=["x"], cwd="/"))
+    assert job._end(Decision(JobState.FAILED, Why.FINAL_CODE), 78) is JobState.FAILED
+    state = json.loads(folder.state_file.read_text())
+    assert (state["state"], state["exit_code"]) == ("FAILED", 78)
+    assert "No space left on device" in view_of(folder).reason
 
 
 def test_a_shell_with_the_jobs_variables_is_not_taken_for_the_job(bench: Bench) -> None:
