@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nanochat.contract import ExitCode
 from nanochat.device import Kind, pick
 from nanochat.dialogue import Dialogue
-from nanochat.engine import Sampling
+from nanochat.engine import PromptTooLong, Sampling
 from nanochat.errors import TrainerError
 from nanochat.terminal import Terminal
 from nanochat.trained import add_arguments, open_trained
@@ -45,6 +45,9 @@ def main(argv: Sequence[str] = ()) -> int:
             Terminal(dialogue).say(sys.stdin.read() if arguments.prompt == "-" else arguments.prompt)
             return int(ExitCode.DONE)
         return _talk(dialogue)
+    except PromptTooLong as error:
+        print(f"nanochat chat: {error}", file=sys.stderr)
+        return int(ExitCode.USAGE)
     except TrainerError as error:
         print(f"nanochat chat: {error}", file=sys.stderr)
         return int(error.code)

@@ -12,14 +12,25 @@ from nanochat_npu.backends.local import LocalBackend
 from nanochat_npu.errors import ClusterError, JobFailed, UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import JobFolder
+from nanochat_npu.resume import checkpoint_steps
 
 __all__ = ["require_model", "run_trainer"]
 
 
-def require_model(folder: JobFolder) -> None:
-    """Raises ClusterError if the job has no checkpoint on this computer."""
-    if any((folder.path / "checkpoints").glob("*/step_*")):
+def require_model(folder: JobFolder, stage: str | None = None) -> None:
+    """Make sure that there is a model to load.
+
+    Args:
+        folder: The job's.
+        stage: The stage whose model is wanted; None: of any.
+
+    Raises:
+        ClusterError: The job has no checkpoint (of this stage) on this computer.
+    """
+    if any((folder.path / "checkpoints").glob(f"{stage or '*'}/step_*")):
         return
+    if steps := checkpoint_steps(folder):
+        raise ClusterError(_("there is no model of stage {stage}").format(stage=stage), where=folder.name, hint=_("it has: {steps}").format(steps=", ".join(steps)))
     if folder.receipt().backend == "volcano":
         raise ClusterError(
             _("its checkpoints are on the cluster"), where=folder.name, hint=_("fetch them: nanochat-npu files {job} --help").format(job=folder.name)
@@ -45,7 +56,7 @@ def run_trainer(backend: LocalBackend, command: str, arguments: list[str], job: 
     if code == ExitCode.DONE or code - 128 in (signal.SIGINT, *stopping.got):
         return code
     if code == ExitCode.USAGE:
-        raise UsageError(_("{command} did not start; its message is above").format(command=command), where=job)
+        raise UsageError(_("{command} refuses; its message is above").format(command=command), where=job)
     raise JobFailed(
         _("{command} ended with exit code {code}: {meaning}").format(command=command, code=code, meaning=describe(code)), where=job, details={"code": code}
     )

@@ -34,7 +34,7 @@ def command(
         return
     folder = Store.default().existing(job)
     refuse_cluster_options(job, {"--npus": npus is not None})
-    require_model(folder)
+    require_model(folder, stage and stage.value)
     backend = connect()
     backend.require_trainer()
     arguments = ["--job-dir", str(folder.path), *(["--stage", stage.value] if stage else []), *(["--prompt", prompt] if prompt is not None else [])]

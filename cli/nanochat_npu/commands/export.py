@@ -1,5 +1,6 @@
 """``export``: a trained model in a format that other programs read."""
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -32,11 +33,12 @@ StepOption = Annotated[int | None, typer.Option("--step", min=0, help=_("Step of
 def command(job: JobArgument, to: ToOption, format_: FormatOption = Format.HF, stage: StageOption = None, step: StepOption = None) -> None:
     """Write a trained model in a format that other programs read."""
     folder = Store.default().existing(job)
-    require_model(folder)
+    require_model(folder, stage and stage.value)
     backend = connect()
     backend.require_trainer()
     arguments = ["--job-dir", str(folder.path), "--format", format_.value, "--to", str(to.absolute())]
     code = run_trainer(backend, "export", [*arguments, *(["--stage", stage.value] if stage else []), *(["--step", str(step)] if step is not None else [])], job)
     if code == 0 and format_ is Format.HF:
-        console.say(_("next: {command}").format(command=f"python -c \"from transformers import pipeline; print(pipeline('text-generation', '{to}', trust_remote_code=True))\""))
+        program = f"from transformers import pipeline; print(pipeline('text-generation', {str(to)!r}, trust_remote_code=True))"
+        console.say(_("next: {command}").format(command=shlex.join(["python", "-c", program])))
     raise typer.Exit(code)

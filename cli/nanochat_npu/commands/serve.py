@@ -45,7 +45,7 @@ def command(
         return
     folder = Store.default().existing(job)
     refuse_cluster_options(job, {"--npus": npus is not None, "--forward": forward})
-    require_model(folder)
+    require_model(folder, stage and stage.value)
     if host not in LOOPBACK and not os.environ.get(TOKEN_VARIABLE):
         raise UsageError(
             _("{host} can be reached by others, and no token is set").format(host=host), where="--host",

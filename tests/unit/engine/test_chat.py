@@ -85,7 +85,8 @@ def test_a_message_longer_than_the_context_is_refused_and_the_dialogue_goes_on(j
     monkeypatch.setattr(sys, "stdin", io.StringIO("x" * 100 + "\nhi\n"))
     assert ask(job, "--max-new-tokens", "4") == 0
     assert "context 64" in capsys.readouterr().err
-    assert ask(job, "--prompt", "x" * 100) == ExitCode.BAD_DATA
+    assert ask(job, "--prompt", "x" * 100) == ExitCode.USAGE  # the person's: no data is missing
+    assert "shorten it" in capsys.readouterr().err
 
 
 def test_characters_of_several_tokens_come_whole(job: Path) -> None:

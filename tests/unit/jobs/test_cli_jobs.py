@@ -531,3 +531,13 @@ def test_colour_is_for_a_person_who_wants_it(shell: Shell) -> None:
     assert "\x1b[1;31m" in shown["coloured"]
     assert "\x1b" not in shown["plain"]
     assert "\x1b" not in shell.run("validate", "nothing.yaml").stderr
+
+
+@pytest.mark.parametrize("words", [("chat", "tiny", "-p", "x"), ("serve", "tiny"), ("export", "tiny", "--to", "out")], ids=" ".join)
+def test_a_stage_that_left_no_model_is_named_beside_those_that_did(shell: Shell, words: tuple[str, ...]) -> None:
+    checkpoint = shell.bench.store.folder("tiny").path / "checkpoints" / "sft" / "step_000070"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    done = shell.run(*words, "--stage", "rl")
+    assert (done.returncode, done.stdout) == (6, "")
+    assert done.stderr == "error: tiny: there is no model of stage rl\nhint: it has: sft\n"
