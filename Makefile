@@ -29,6 +29,7 @@ $(STAMP): requirements.lock pyproject.toml dev/install.py
 
 demo: $(STAMP)   ## Train a small model on this computer and check its answers.
 	$(BIN)/nanochat-npu submit tiny --backend local --follow --rerun --yes
+	@echo 'The command nanochat-npu is in $(BIN): . $(BIN)/activate'
 
 test: lint unit  ## Lint, types, import contracts and all tests but the slow ones.
 
