@@ -16,7 +16,12 @@ from nanochat.heartbeat import Heartbeat
 from nanochat.peers import Peers
 from nanochat.stopping import StopSignal
 
-__all__ = ["Context", "SessionOver"]
+__all__ = ["SURVIVABLE", "Context", "SessionOver"]
+
+SURVIVABLE = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
+)
+"""What goes wrong in code that training can do without. Not our own errors: a stop, a lost peer and bad data have a meaning of their own."""
 
 
 class SessionOver(Exception):
@@ -71,9 +76,15 @@ class Context:
         return ModelShape.of(self.run.model, vocab_size)
 
     @contextmanager
-    def surviving(self, code: str, what: str) -> Iterator[None]:
-        """Turn an ordinary failure within into a warning event: for what training can do without."""
+    def surviving(self, code: str, what: str, also: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Turn an ordinary failure within into a warning event: for what training can do without.
+
+        Args:
+            code: Of the warning.
+            what: Failed.
+            also: Errors of ours that count as such a failure here; only where no other rank waits for this one.
+        """
         try:
             yield
-        except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        except (*SURVIVABLE, *also) as error:
             self.events.warn(code, f"{what}: {type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from nanochat.context import Context
+from nanochat.context import SURVIVABLE, Context
 from nanochat.contract import DataSource
 from nanochat.data import Batch, Place, validation_batches
 from nanochat.engine import Engine, Sampling
@@ -145,19 +145,20 @@ class Evaluator:
         return values
 
     def samples(self, model: GPT, step: int) -> None:
-        """Tell a few continuations; rank 0 only."""
+        """Tell a few continuations of those prompts that leave room for one; rank 0 only."""
         engine = Engine(model, self.tokenizer, fixed=True)
         prompts = TOY_PROMPTS if self.context.run.data.source is DataSource.TOY else SAMPLE_PROMPTS
-        ids = [[self.tokenizer.bos_id, *self.tokenizer.encode(prompt)] for prompt in prompts]
+        ids = {prompt: [self.tokenizer.bos_id, *self.tokenizer.encode(prompt)] for prompt in prompts}
+        ids = {prompt: tokens for prompt, tokens in ids.items() if len(tokens) < engine.context}
         sampling = Sampling(max_new_tokens=SAMPLE_TOKENS, temperature=0.0)
-        for prompt, completion in zip(prompts, engine.complete(ids, sampling), strict=True):
+        for prompt, completion in zip(ids, engine.complete(list(ids.values()), sampling), strict=True):
             self.context.events.emit("sample", step=step, prompt=prompt, text=engine.text(completion))
 
     def together(self, name: str, own: Callable[[], T]) -> list[T]:
         """Every rank's result in order of ranks."""
         try:
             report: dict[str, object] = {"result": own()}
-        except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        except SURVIVABLE as error:
             report = {"error": f"rank {self.context.peers.rank}: {type(error).__name__}: {error}"}
         self.context.heart.waiting(self.context.events.stage, self.context.events.step)
         reports = self.context.peers.gather(report)

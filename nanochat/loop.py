@@ -23,7 +23,7 @@ from nanochat.checkpoint_files import Manifest
 from nanochat.compilation import compiled
 from nanochat.context import Context, SessionOver
 from nanochat.contract import CheckpointConfig, ExitCode
-from nanochat.errors import Diverged, Interrupted, TrainerError
+from nanochat.errors import BadData, Diverged, Interrupted, TrainerError
 from nanochat.guards import Objection, Progress
 from nanochat.model import GPT
 from nanochat.optim import MuonAdamW
@@ -336,7 +336,7 @@ class Loop:
             return
         self.context.tick()
         self.model.eval()
-        with self.context.surviving("sample_failed", "samples"):
+        with self.context.surviving("sample_failed", "samples", also=(BadData,)):
             self.sample(self.counters.step)
         self.model.train()
 

@@ -1,5 +1,6 @@
 """Faults that a test plants into the trainer's processes, by name in the environment variable FAULT (see launchers.py)."""
 
+import itertools
 import os
 import resource
 import signal
@@ -13,14 +14,15 @@ __all__ = [
 
 
 def evaluation_fails_on_rank_1() -> None:
-    """Every evaluation raises on rank 1 and on no other."""
+    """Every evaluation raises on rank 1 and on no other, by turns what libraries raise."""
     from nanochat import evaluation
 
     original = evaluation.nats_and_bytes
+    kinds = itertools.cycle((RuntimeError, AssertionError, MemoryError, AttributeError))
 
     def failing(*args: Any, **kwargs: Any) -> tuple[float, int]:
         if os.environ["RANK"] == "1":
-            raise RuntimeError("planted")
+            raise next(kinds)("planted")
         return original(*args, **kwargs)
 
     evaluation.nats_and_bytes = failing

@@ -84,6 +84,37 @@ def test_text_that_cannot_be_used_ends_the_job_with_65_and_the_place(run: Any, t
     assert str(folder) in nodes.verdict()["where"]
 
 
+def write_one_long_document(folder: Path) -> None:
+    """200,000 words of five in a single line, where a row has 32 tokens, and one short document for validation."""
+    (folder / "long.txt").write_text(" ".join(("tree", "river", "stone", "house", "wind")[n * n % 5] for n in range(200_000)))
+    (folder / "short.txt").write_text("a house")
+
+
+def write_one_parquet_file(folder: Path) -> None:
+    """One file with one row group: upstream waits for ever for it, and with it every rank but the first."""
+    texts = [f"tree {n} river {n * n} stone" for n in range(60)]
+    pq.write_table(pa.table({"text": texts}), folder / "only.parquet", row_group_size=60)
+
+
+@pytest.mark.parametrize("write", [write_one_long_document, write_one_parquet_file])
+@pytest.mark.parametrize("per_node", [1, 4])
+def test_odd_folders_are_trained_on_to_the_end(run: Any, tmp_path: Path, write: Any, per_node: int) -> None:
+    """Rows are short and the vocabulary is small here, so a prompt for samples does not fit: that must not end the job either."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    write(folder)
+    small = config(
+        {"source": "folder", "dir": str(folder)}, tokenizer={"vocab_size": 280},
+        model={"depth": 2, "aspect_ratio": 16, "head_dim": 16, "sequence_len": 32, "window_pattern": "L"},
+        pretrain={"steps": 6, "tokens_per_step": 128, "device_batch": 1, "eval_tokens": 256},
+    )
+    nodes = run("odd", small, per_node)
+    assert nodes.wait() == [0], nodes.output()
+    assert len(nodes.losses()) == 6
+    prompts = [event["prompt"] for event in nodes.events() if event["event"] == "sample"]
+    assert "" in prompts and not any(prompt.startswith("If yesterday was Friday") for prompt in prompts)
+
+
 def shards(folder: Path) -> dict[str, bytes]:
     folder.mkdir()
     texts = [path.read_text(encoding="utf-8") for path in sorted((STDLIB / "asyncio").glob("*.py"))]
