@@ -18,7 +18,7 @@ from nanochat.stopping import StopSignal
 
 __all__ = ["SURVIVABLE", "Context", "SessionOver"]
 
-SURVIVABLE = (
+SURVIVABLE: tuple[type[Exception], ...] = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
 )
 """What goes wrong in code that training can do without. Not our own errors: a stop, a lost peer and bad data have a meaning of their own."""

@@ -104,7 +104,7 @@ def test_odd_folders_are_trained_on_to_the_end(run: Any, tmp_path: Path, write: 
     folder.mkdir()
     write(folder)
     small = config(
-        {"source": "folder", "dir": str(folder)}, tokenizer={"vocab_size": 280},
+        {"source": "folder", "dir": str(folder)}, tokenizer={"vocab_size": 270},
         model={"depth": 2, "aspect_ratio": 16, "head_dim": 16, "sequence_len": 32, "window_pattern": "L"},
         pretrain={"steps": 6, "tokens_per_step": 128, "device_batch": 1, "eval_tokens": 256},
     )
