@@ -158,7 +158,8 @@ def test_wheel_and_source_archive_carry_the_commit(wheel: Path, tmp_path: Path) 
         assert archive.read("nanochat_npu/source_commit").decode().strip().removesuffix("-dirty") == head
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
-        archive.extractall(tmp_path / "source", filter="data")
+        # Python before 3.11.4 (Debian 12 has 3.11.2) knows no filter, later ones warn without it.
+        archive.extractall(tmp_path / "source", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (unpacked,) = (tmp_path / "source").iterdir()
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=unpacked, check=True, capture_output=True)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,7 +121,8 @@ def test_following_goes_on_over_a_restart(shell: Shell) -> None:
     done = shell.run("submit", "tiny", "--follow")
     assert done.returncode == 0
     assert "RESTARTING" in done.stderr
-    assert "RUNNING, attempt 1" in done.stderr
+    # A second attempt as short as this one may be over when it is first looked at.
+    assert re.search(r"(RUNNING|SUCCEEDED), attempt 1", done.stderr)
 
 
 def test_a_timeout_leaves_with_124_and_the_job_running(shell: Shell) -> None:
