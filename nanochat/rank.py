@@ -108,10 +108,13 @@ class Rank:
             context = self._join(started)
             run_stages(context)
         except SessionOver as over:
+            self.stop.over()
             self._done(over.reason, over.step, resumable=True)
             return self._leave()
         except BaseException as error:
+            self.stop.over()
             return self._fail(error)
+        self.stop.over()
         self._done("finished", self.events.step, resumable=False)
         return self._leave()
 

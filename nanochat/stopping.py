@@ -35,6 +35,10 @@ class StopSignal:
         finally:
             self._deferred -= 1
 
+    def over(self) -> None:
+        """From now on signals are only noted: what there was to do is done, or has failed, and is being told."""
+        self._deferred += 1
+
     def check(self) -> None:
         """Raise `Interrupted` if a stop was asked for."""
         if self.requested:

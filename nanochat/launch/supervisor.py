@@ -119,12 +119,18 @@ class Supervisor:
         return [rank for rank in self.ranks if rank.code is None]
 
     def _answer_signals(self) -> None:
-        if self._signals and not self._stopping:
-            self._stop()
-            if self.control:
-                self.control.request_stop()
+        if self._signals:
+            self._stop_all()
         if self._signals > 1:
             self._kill("stopped at once by a second signal; the last checkpoint stands")
+
+    def _stop_all(self) -> None:
+        """Stop the ranks of this node, and ask the other nodes to stop theirs; once."""
+        if self._stopping:
+            return
+        self._stop()
+        if self.control:
+            self.control.request_stop()
 
     def _stop(self) -> None:
         self._stopping = True
@@ -133,7 +139,11 @@ class Supervisor:
 
     def _reap(self) -> None:
         for rank in self.ranks:
-            if rank.poll() and rank.code not in (ExitCode.DONE, ExitCode.INTERRUPTED):
+            if not rank.poll():
+                continue
+            if rank.code == ExitCode.INTERRUPTED:
+                self._stop_all()  # somebody stopped this one rank: the others may be in something long, and wait for it in vain
+            elif rank.code != ExitCode.DONE:
                 self._failed(rank)
 
     def _failed(self, rank: RankProcess) -> None:

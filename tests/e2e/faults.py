@@ -5,11 +5,13 @@ import os
 import resource
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 __all__ = [
     "counts_readings_of_own_files", "deadline_too_near_after", "disk_full", "evaluation_fails_on_rank_1", "fresh_interpreters",
-    "killed_in_mid_step", "killed_while_saving", "nothing_can_be_written", "stuck_before_the_smoke_test", "weights_not_finite",
+    "killed_in_mid_step", "killed_while_saving", "nothing_can_be_written", "slow_evaluation", "slow_to_leave",
+    "stuck_before_the_smoke_test", "weights_not_finite",
 ]
 
 
@@ -100,6 +102,34 @@ def killed_while_saving() -> None:
         return original(self, partial, final, snapshot, reports)
 
     Checkpoints._finish = finish  # type: ignore[method-assign]
+
+
+def slow_to_leave() -> None:
+    """A rank that is done takes three seconds to leave, as one does whose tracker still sends."""
+    from nanochat.rank import Rank
+
+    original = Rank._close
+
+    def close(self: Rank) -> None:
+        (self.place.job_dir / f"leaving{self.place.rank}").write_text("x")
+        time.sleep(3)
+        original(self)
+
+    Rank._close = close  # type: ignore[method-assign]
+
+
+def slow_evaluation() -> None:
+    """An evaluation takes a minute, in which a rank looks up for a stop; as it begins, a file is written."""
+    from nanochat import evaluation
+
+    def slow(*args: Any, check: Any, **kwargs: Any) -> tuple[float, int]:
+        Path(os.environ["NANOCHAT_JOB_DIR"], f"evaluating{os.environ['RANK']}").write_text(str(os.getpid()))
+        for _ in range(600):
+            check()
+            time.sleep(0.1)
+        return 1.0, 1
+
+    evaluation.nats_and_bytes = slow
 
 
 def weights_not_finite() -> None:

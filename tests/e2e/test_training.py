@@ -1,6 +1,7 @@
 """Training through the launcher: world sizes agree, what is resumed is exact, and no failure loses what was saved."""
 
 import json
+import os
 import shutil
 import signal
 import time
@@ -123,6 +124,27 @@ def test_a_stop_saves_and_the_next_attempt_goes_on_exactly(start, per_node):
     straight = start("straight", run.model_copy(update={"pretrain": run.pretrain.model_copy(update={"stop_at_step": last + 2})}), 1, per_node)
     assert straight.wait() == [0]
     assert {**nodes.losses(0), **again.losses(1)} == straight.losses()
+
+
+@pytest.mark.parametrize(("fields", "code"), [({"steps": 2}, ExitCode.DONE), ({"matrix_lr": 1e30, "embedding_lr": 1e30}, ExitCode.DIVERGED)])
+def test_a_stop_while_the_ranks_are_leaving_changes_nothing(start, fields, code):
+    """A tracker may take seconds to send the rest: a preemption just then is no bug of ours, and no reason to train again."""
+    nodes = start("job", config(**fields), 1, 2, fault="slow_to_leave")
+    nodes.wait_for("leaving0", "leaving1")
+    nodes.send(signal.SIGTERM)
+    assert nodes.wait() == [code], nodes.output()
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 2), (2, 2)])
+def test_one_rank_that_is_stopped_in_an_evaluation_stops_all(start, nodes, per_node):
+    job = start("job", config(), nodes, per_node, fault="slow_evaluation")
+    ranks = [int(text) for text in job.wait_for(*(f"evaluating{rank}" for rank in range(nodes * per_node)))]
+    os.kill(ranks[-1], signal.SIGTERM)
+    assert set(job.wait()) == {ExitCode.INTERRUPTED}, job.output()
+    for rank in range(len(ranks)):
+        log = layout.rank_log(job.job, 0, rank).read_text()
+        assert f"rank {rank}: stopped on request" in log, "the others are asked to stop too, and not killed once they are in the way"
+    assert job.ledger()["failures"] == 0
 
 
 def test_a_session_limit_ends_with_0_and_says_that_it_can_be_resumed(start):
