@@ -229,10 +229,17 @@ class Checkpoints:
         self.events.emit("checkpoint", step=step, path=path, size_bytes=size_bytes, save_s=round(self.last_save_s, 3))
 
     def mark_best(self, step: int, value: float) -> None:
-        """Remember a checkpoint as the best so far, to be kept. Rank 0 only; lower is better, and lower only replaces."""
+        """Remember a checkpoint as the best so far, to be kept. Rank 0 only; lower is better, and lower only replaces.
+
+        Where that cannot be written down it is a warning: the checkpoint itself stands.
+        """
         best = self.best()
         if best is None or value < best[1] or not layout.checkpoint_dir(self.job_dir, self.stage, best[0]).is_dir():
-            write_atomic(self.folder / BEST_FILE, json.dumps({"step": step, "value": value}) + "\n")
+            try:
+                write_atomic(self.folder / BEST_FILE, json.dumps({"step": step, "value": value}) + "\n")
+            except OSError as error:
+                self.events.warn("best_not_marked", f"step {step} is the best so far, and {BEST_FILE} cannot be written: {error}")
+                return
             self._prune(step)
 
     def best(self) -> tuple[int, float] | None:

@@ -73,6 +73,21 @@ def test_a_torn_checkpoint_of_a_later_step_does_not_crowd_out_the_good_ones(tmp_
     assert Job(tmp_path).restore() == 7
 
 
+def test_the_best_is_kept_and_a_mark_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    for step, value in ((1, 2.0), (2, 3.0), (3, 4.0), (4, 5.0)):
+        job.save(step)
+        job.checkpoints.mark_best(step, value)
+    assert job.steps() == [4, 3, 1] and job.checkpoints.best() == (1, 2.0)
+    mark = job.checkpoints.folder / "best.json"
+    mark.unlink()
+    mark.mkdir()
+    job.save(5)
+    job.checkpoints.mark_best(5, 1.0)
+    assert "best_not_marked" in job.told.getvalue()
+    assert job.restore() == 5
+
+
 def test_a_run_that_starts_anew_does_not_lose_its_checkpoints_to_those_of_the_run_before(tmp_path: Path) -> None:
     Job(tmp_path).save(50, 100)
     job = Job(tmp_path)
