@@ -15,6 +15,8 @@ from nanochat_npu.i18n import _
 __all__ = ["as_usage"]
 
 _CHOICE = re.compile(r"(?P<value>.+) is not one of (?P<choices>.+?)\.?", re.DOTALL)
+_NUMBER = re.compile(r"'(?P<value>.*)' is not a valid (?:integer|int)( range)?\.?", re.DOTALL)
+_RANGE = re.compile(r"(?P<value>\S+) is not in the range (?:(?P<low>-?\d+)<=)?x(?:>=(?P<least>-?\d+))?(?:<=(?P<most>-?\d+))?\.?")
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<words>.*)\)\.?", re.DOTALL)
 _COMMAND = re.compile(r"No such command (?P<name>'.*?'|\".*?\")\..*", re.DOTALL)
 
@@ -62,14 +64,26 @@ def _wrong_value(error: Any, message: str) -> str:
     finding = details[0] if details else {}
     value, limits = finding.get("input"), finding.get("ctx") or {}
     if str(finding.get("type", "")).startswith("int_"):
-        return _("'{value}' is not a whole number").format(value=value)
-    if "ge" in limits:
-        return _("{value} is too small; at least {limit}").format(value=value, limit=limits["ge"])
-    if "le" in limits:
-        return _("{value} is too large; at most {limit}").format(value=value, limit=limits["le"])
+        return _not_whole(value)
+    if "ge" in limits or "le" in limits:
+        return _outside(value, limits.get("ge"), limits.get("le"))
     text = message.removeprefix("Value error, ")
+    if found := _NUMBER.fullmatch(text):
+        return _not_whole(found["value"])
+    if found := _RANGE.fullmatch(text):
+        return _outside(found["value"], found["least"] or found["low"], found["most"])
     found = _CHOICE.fullmatch(text)
     return _("{value} is not one of {choices}").format(value=found["value"], choices=found["choices"]) if found else text.rstrip(".")
+
+
+def _not_whole(value: object) -> str:
+    return _("'{value}' is not a whole number").format(value=value)
+
+
+def _outside(value: object, least: object, most: object) -> str:
+    if least is not None and (most is None or float(str(value)) < float(str(least))):
+        return _("{value} is too small; at least {limit}").format(value=value, limit=least)
+    return _("{value} is too large; at most {limit}").format(value=value, limit=most)
 
 
 def _named(error: Any) -> str:

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import typer
 
+from nanochat_npu.complaints import as_usage
 from nanochat_npu.main import COMMANDS, main
 from nanochat_npu.options import complete_spec
 from nanochat_npu.tables import cells
@@ -348,6 +349,31 @@ def test_the_parsers_complaints_in_chinese(run: Run, args: list[str], words: str
     result = run("--lang", "zh", *args)
     assert (result.code, result.out) == (2, "")
     assert words in result.err
+
+
+class Parameter:
+    """What a complaint of the parser knows of the option that it is about."""
+
+    opts = ("--rank", "-r")
+    metavar = None
+    name = "rank"
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ("'one' is not a valid integer.", "--rank / -r: 'one' is not a whole number"),
+        ("-1 is not in the range x>=0.", "--rank / -r: -1 is too small; at least 0"),
+        ("-1 is not in the range 0<=x<=9.", "--rank / -r: -1 is too small; at least 0"),
+        ("12 is not in the range 0<=x<=9.", "--rank / -r: 12 is too large; at most 9"),
+        ("something new.", "--rank / -r: something new"),
+    ],
+)
+def test_older_parsers_say_the_same_in_other_words(message: str, says: str) -> None:
+    """Typer before 0.29 takes click's own types, whose sentences these are (click 8.1 to 8.3)."""
+    error = typer.BadParameter(message)
+    error.param = Parameter()
+    assert as_usage(error, "nanochat-npu logs").message == says
 
 
 @pytest.mark.parametrize(
