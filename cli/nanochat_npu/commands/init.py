@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanochat_npu import console
-from nanochat_npu.errors import Problem, SpecError, UsageError
+from nanochat_npu.errors import Problem, SpecError, SpecSyntaxError, UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.options import OutputFormat, OutputOption, SetOption, YesOption, complete_preset
 from nanochat_npu.presets import preset_names, preset_path, preset_summary
@@ -96,21 +96,29 @@ def _leaves(path: "FieldPath", value: Any) -> Iterator[tuple["FieldPath", Any]]:
 _SIZED_BY = ("run.model.depth", "resources.nodes", "resources.npus_per_node")
 """Fields of which the presets' comments speak: what the heading says, and what takes how many GB."""
 _SIZE_COMMENT = re.compile(r" +# .*( GB|\bwidth \d).*")
+_DATA_COMMENT = re.compile(r"^( +data: \{.*\}) +# .*")
 
 
 def _without_stale_comments(original: str, text: str, preset: str) -> str:
-    """The text with a heading that is true where depth or counts are no longer the preset's, and no sizes that were meant for its depth."""
+    """The text with a heading that is true where depth, counts or data are no longer the preset's, and no comments on what is not there now."""
     from nanochat_npu.yaml_source import parse_yaml
 
-    before, after = (parse_yaml(content.encode(), preset).raw for content in (original, text))
-    paths = {field: tuple(field.split(".")) for field in _SIZED_BY}
-    changed = {field: after[path] for field, path in paths.items() if path in after and before.get(path) != after[path]}
-    if not changed:
-        return text
-    heading, _newline, rest = text.partition("\n")
-    if heading.startswith("#"):
-        text = f"# From the preset {preset}, with {', '.join(f'{field}: {value}' for field, value in changed.items())}.\n{rest}"
-    return "\n".join(_SIZE_COMMENT.sub("", line) for line in text.split("\n")) if _SIZED_BY[0] in changed else text
+    before, after = (parse_yaml(content.encode(), preset) for content in (original, text))
+    paths = {field: tuple(field.split(".")) for field in (*_SIZED_BY, "run.data.source")}
+    changed = {field: after.raw[path] for field, path in paths.items() if path in after.raw and before.raw.get(path) != after.raw[path]}
+    lines = text.split("\n")
+    if changed and lines[0].startswith("#"):
+        lines[0] = f"# From the preset {preset}, with {', '.join(f'{field}: {value}' for field, value in changed.items())}."
+    if _SIZED_BY[0] in changed:
+        lines = [_SIZE_COMMENT.sub("", line) for line in lines]
+    if before.data["run"].get("data") != after.data["run"].get("data"):
+        lines = [_DATA_COMMENT.sub(r"\1", line) for line in lines]
+    cleaned = "\n".join(lines)
+    try:
+        same = parse_yaml(cleaned.encode(), preset).data == after.data
+    except SpecSyntaxError:
+        same = False
+    return cleaned if same else text  # a value looked like a comment: then all of them stay
 
 
 def _places(name: str | None, overrides: list[str], taken: list[tuple[str, str, str]]) -> dict[str, str]:

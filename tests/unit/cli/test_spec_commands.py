@@ -180,6 +180,19 @@ def test_init_has_no_comment_about_another_size(run: Run, monkeypatch: pytest.Mo
     assert "# Queue, registry" in text
 
 
+def test_init_has_no_comment_about_other_data(run: Run) -> None:
+    assert "# small stories" in run("init", "tiny", "--to", "-").out
+    text = run("init", "tiny", "--set", "run.data={source: folder, dir: notes}", "--to", "-").out
+    assert text.startswith("# From the preset tiny, with run.data.source: folder.\nspec_version: 1\n")
+    assert "  data: {dir: notes, source: folder}\n" in text
+    odd = run("init", "tiny", "--set", "run.data.source=folder", "--set", "run.data.dir=a} # b", "--to", "odd.yaml")
+    assert odd.code == 0
+    values = {value["path"]: value["value"] for value in run("config", "show", "odd.yaml", "-o", "json").json()["values"]}
+    assert values["run.data.dir"].endswith("/a} # b")
+    assert "seen from" in run("init", "laptop", "--to", "-").out
+    assert "seen from" not in run("init", "laptop", "--set", "run.data.dir=notes", "--to", "-").out
+
+
 def test_init_lets_an_override_win_over_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPTH", "2O")
     result = run("init", "d26", "--set", "run.model.depth=24")
