@@ -19,6 +19,7 @@ import rustbpe
 import tiktoken
 
 from nanochat.errors import BadConfig, BadData
+from nanochat.files import write_atomic
 
 __all__ = ["FILE_NAME", "SPECIAL_TOKENS", "SPLIT_PATTERN", "Tokenizer", "training_texts"]
 
@@ -116,15 +117,13 @@ class Tokenizer:
     def save(self, folder: Path) -> Path:
         """Path of the file written into folder; the write is atomic."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         record = {
             "format": FORMAT, "version": VERSION, "sha256": self.fingerprint, "vocab_size": self.vocab_size, "pattern": self.pattern,
             "special_tokens": list(self.special_tokens),
             "vocabulary": [base64.b64encode(token).decode("ascii") for token in self.vocabulary],
         }
-        path, partial = folder / FILE_NAME, folder / f"{FILE_NAME}.partial"
-        partial.write_text(json.dumps(record, indent=0) + "\n", encoding="utf-8")
-        partial.replace(path)
+        path = folder / FILE_NAME
+        write_atomic(path, json.dumps(record, indent=0) + "\n")
         return path
 
     @cached_property

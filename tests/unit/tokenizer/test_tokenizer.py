@@ -1,6 +1,7 @@
 """The tokenizer: what it gives back, how it is stored, and what it refuses."""
 
 import json
+import resource
 
 import pytest
 from hypothesis import given, settings
@@ -82,6 +83,19 @@ def test_saved_and_loaded_it_encodes_alike_and_has_the_same_fingerprint(tokenize
     assert [again.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
     assert [file.name for file in tmp_path.iterdir()] == [FILE_NAME]
     json.loads(path.read_text())  # plain JSON, nothing that could execute
+
+
+def test_on_a_full_disk_the_old_file_stays_and_nothing_half_made_is_left(tokenizer: Tokenizer, tmp_path) -> None:
+    path = tokenizer.save(tmp_path)
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            tokenizer.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [found.name for found in tmp_path.iterdir()] == [path.name] and path.read_bytes() == before
 
 
 def test_another_vocabulary_has_another_fingerprint(tokenizer: Tokenizer) -> None:
