@@ -90,15 +90,15 @@ def our_model(case: Case) -> tuple[Any, Any]:
 
 def ours(case: Case) -> tuple[Any, Any]:
     """Loss and update of this trainer."""
-    import torch
-
+    from nanochat.compilation import compiled
+    from nanochat.device import pick
     from nanochat.optim import LearningRates, build_optimizer
     from nanochat.schedule import PretrainSchedule
 
     model, _ = our_model(case)
     optimizer = build_optimizer(model, LearningRates(batch_scale=0.06))
     schedule = PretrainSchedule(1000, weight_decay=0.3)
-    forward = torch.compile(model, dynamic=False) if case.compile else model
+    forward = compiled(model, pick("cpu"), wanted=case.compile)
 
     def update(step: int) -> None:
         optimizer.step(schedule.at(step))

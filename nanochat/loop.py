@@ -108,7 +108,7 @@ class Loop:
         self.schedule, self.batches, self.plan, self.checkpoints = schedule, batches, plan, checkpoints
         self.counters = Counters()
         self._choose_attention()
-        self.forward = compiled(model, context.device, wanted=context.run.compile)
+        self.forward = compiled(model, context.device, wanted=context.run.compile, tell=self._tell)
         self.evaluate: Evaluate | None = None
         self.sample: Callable[[int], None] | None = None
         self._saved_step = -1
@@ -124,8 +124,11 @@ class Loop:
         wanted = None if self.context.run.attention == "auto" else self.context.run.attention
         self.model.use_kernel(wanted)
         tested = self_test(self.context.device.torch, self.model.dtype, wanted)
+        self._tell(str(tested))
+
+    def _tell(self, line: str) -> None:
         if self.context.is_first:
-            print(tested, file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
 
     # -- the whole ----------------------------------------------------------------------------------------------------
 

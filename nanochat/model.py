@@ -307,8 +307,10 @@ class GPT(nn.Module):
             BadData: More positions than the rotary tables or the cache hold.
         """
         hidden = self.hidden(tokens, cache)
-        if targets is None:
-            return self.logits(hidden)
+        return self.logits(hidden) if targets is None else self.loss(hidden, targets, reduction)
+
+    def loss(self, hidden: Tensor, targets: Tensor, reduction: Reduction = "mean") -> Tensor:
+        """Loss of targets (B, T) from final states (B, T, C); see `forward`."""
         loss = softcap_cross_entropy(
             hidden.flatten(0, 1), self.lm_head.weight[: self.shape.vocab_size], targets.flatten(), cap=SOFTCAP,
             chunk_rows=max(1, logits_chunk_elements(self.device) // self.shape.vocab_size), want_sum=reduction != "none",

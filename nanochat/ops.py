@@ -125,6 +125,8 @@ class _Mix(torch.autograd.Function):
 
 def mix(x: Tensor, a: Tensor, first: Tensor, b: Tensor) -> Tensor:
     """a·x + b·first for 0-D a and b on the same device."""
+    if first is x:  # the first layer's; of an argument that comes twice, torch.compile (2.12) loses one gradient in silence
+        first = first.view_as(first)
     return _Mix.apply(x, a, first, b)
 
 
