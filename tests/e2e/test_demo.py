@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from cli_shell import CliShell
 
-pytestmark = pytest.mark.timeout(900)
-"""It takes a minute on two idle cores; other work beside it makes it slow, not wrong."""
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("demo")]
+"""It takes a minute on two idle cores; other work beside it makes it slow, not wrong. One worker has all of it: it trains once."""
 
 
 @pytest.fixture(scope="module")
