@@ -45,9 +45,13 @@ def check_disk(settings: LaunchSettings, run: RunFile) -> None:
     free = found.f_bavail * found.f_frsize
     if free < needed:
         raise BadConfig(
-            f"{free / 1e9:.1f} GB free, one checkpoint takes up to {needed / 1e9:.1f} GB", where=str(settings.job_dir),
+            f"{_size(free)} free, one checkpoint takes up to {_size(needed)}", where=str(settings.job_dir),
             hint="free space on the output volume; nanochat-npu files lists what old jobs keep",
         )
+
+
+def _size(size_bytes: float) -> str:
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e8 else f"{size_bytes / 1e6:.2f} MB"
 
 
 def check_files(settings: LaunchSettings, run: RunFile) -> None:

@@ -193,8 +193,11 @@ def test_disk_without_room_for_one_checkpoint(tmp_path: Path, monkeypatch: pytes
     found = os.statvfs(tmp_path)
     full = os.statvfs_result((4096, 4096, 1000, 10, 10, *list(found)[5:]))
     monkeypatch.setattr(memory_disk.os, "statvfs", lambda _: full)
-    with pytest.raises(BadConfig, match=r"0\.0 GB free, one checkpoint takes up to 10\.8 GB"):
+    with pytest.raises(BadConfig, match=r"0\.04 MB free, one checkpoint takes up to 10\.8 GB"):
         memory_disk.check_disk(settings_of(tmp_path), run_of(model={"depth": 20}))
+    small = {"model": {"depth": 2, "aspect_ratio": 16, "head_dim": 16}, "tokenizer": {"vocab_size": 300}}
+    with pytest.raises(BadConfig, match=r"0\.04 MB free, one checkpoint takes up to 0\.\d\d MB"):
+        memory_disk.check_disk(settings_of(tmp_path), run_of(**small))
 
 
 def test_too_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
