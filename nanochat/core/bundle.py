@@ -133,7 +133,7 @@ def _task(entry: dict[str, Any], chances: dict[str, float], files: _Files, max_p
 def _example(line: str, kind: str, where: str) -> dict[str, Any]:
     try:
         example = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadData(f"not JSON: {error}", where=where) from error
     missing = [key for key in _NEEDED[kind] if not isinstance(example, dict) or key not in example]
     if missing:

@@ -286,7 +286,7 @@ def _text_of(line: bytes, path: Path, number: int) -> str:
     where = f"{path}:{number}"
     try:
         record = json.loads(_decode(line, path, number))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadData(f"not JSON: {error}", where=where) from error
     text = record.get("text") if isinstance(record, dict) else record
     if not isinstance(text, str):

@@ -158,14 +158,14 @@ def _entries(path: Path) -> Iterable[Any]:
         if isinstance(document, dict) and "url" in document:
             return [document]
         return list(document["shards"] if isinstance(document, dict) else document)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pass
     entries = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 entries.append(json.loads(line))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise BadData("neither JSON with a list `shards` nor one object a line", where=f"{path}:{number}") from error
     return entries
 

@@ -45,7 +45,8 @@ def read_texts(path: Path, row_group: int) -> list[str]:
     try:
         with pq.ParquetFile(path) as file:
             column = file.read_row_group(row_group, columns=[TEXT_COLUMN], use_threads=False).column(TEXT_COLUMN)
-        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
             raise BadData(f"column {TEXT_COLUMN!r} holds {column.type}, not text", where=str(path))
         return [text or "" for text in column.to_pylist()]
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:

@@ -105,7 +105,7 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadData(f"not JSON: {error}", where=f"{path}:{number}") from error
         if not isinstance(record, dict):
             raise BadData("not an object", where=f"{path}:{number}")

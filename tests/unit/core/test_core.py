@@ -109,7 +109,7 @@ def test_a_sequence_that_is_too_long_loses_its_beginning(trained, bundle):
 
 
 @pytest.mark.parametrize(("file", "text", "told"), [
-    ("eval_data/schema.jsonl", "{broken\n", "schema.jsonl:1: not JSON"),
+    ("eval_data/schema.jsonl", "{broken\n", "schema.jsonl:1: not JSON"), ("eval_data/schema.jsonl", "[" * 100_000, "schema.jsonl:1: not JSON"),
     ("eval_data/multiple_choice.jsonl", '{"query": "q", "choices": ["a"], "gold": 1}\n', "multiple_choice.jsonl:1: gold 1 names no choice"),
     ("eval_data/language_modeling.jsonl", '{"context": "q"}\n', "has no continuation"),
     ("eval_data/schema.jsonl", "", "has 0 examples"),

@@ -339,7 +339,8 @@ GOOD = {"url": "https://example.org/a.parquet"}
 
 
 @pytest.mark.parametrize(("record", "told"), [
-    ("", "0 shards"), ([], "0 shards"), ([GOOD], "1 shards"), ("nonsense", r"m\.json:1: neither JSON"), ([GOOD, GOOD], "two shards are called 'a.parquet'"),
+    ("", "0 shards"), ([], "0 shards"), ([GOOD], "1 shards"), ("nonsense", r"m\.json:1: neither JSON"), ("[" * 100_000, r"m\.json:1: neither JSON"),
+    ([GOOD, GOOD], "two shards are called 'a.parquet'"),
     ([GOOD, {}], "shard 2: needs a url"), ([GOOD, 5], "shard 2: needs a url"), ([GOOD, {"url": "ftp://x/b.parquet"}], "not http"),
     ([GOOD, {"url": "https://x/b.txt"}], "not the plain name"), ([GOOD, {**GOOD, "name": "../b.parquet"}], "not the plain name"),
     ([GOOD, {**GOOD, "name": "b.parquet", "size": "5"}], "size '5'"), ([GOOD, {**GOOD, "name": "b.parquet", "sha256": "abc"}], "64 hexadecimal"),

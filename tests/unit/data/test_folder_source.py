@@ -99,6 +99,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     ({"a.txt": b"ok", "b.jsonl": b'{"text": "x"}\n\n{"other": "y"}\n'}, r"b\.jsonl:3: no text in field 'text'"),
     ({"a.txt": b"ok", "b.jsonl": b'{"text": 5}\n'}, r"b\.jsonl:1: no text"),
     ({"a.txt": b"ok", "b.jsonl": b'{"text": "\xc3"}\n'}, r"b\.jsonl:1: not UTF-8"),
+    ({"a.txt": b"ok", "b.jsonl": b'"x"\n' + b"[" * 100_000}, r"b\.jsonl:2: not JSON"),
     ({"a.txt": b"ok", "b.parquet": b"junk"}, r"b\.parquet: not a readable parquet file"),
     ({"a.txt": b"ok", "b.parquet": b""}, r"b\.parquet: not a readable parquet file"),
 ])
@@ -117,6 +118,14 @@ def test_a_parquet_file_with_other_columns_or_types_is_refused_by_name(tmp_path:
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "b.parquet")
     with pytest.raises(BadData, match="holds int64, not text"):
         split(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_text_is_read_however_parquet_stores_it(tmp_path: Path, kind: pa.DataType) -> None:
+    """Table libraries write few different texts as a dictionary."""
+    texts = ["one", "two", "one", None]
+    pq.write_table(pa.table({"text": pa.array(texts).cast(kind)}), tmp_path / "a.parquet")
+    assert sorted(chain(*split(tmp_path))) == ["one", "one", "two"]
 
 
 def test_a_truncated_parquet_file_is_refused_by_name(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_missing_examples_name_the_file_and_what_to_do(tmp_path):
         open_task("gsm8k", run_with(None), "val")
 
 
-@pytest.mark.parametrize(("text", "told"), [("{broken", r"train\.jsonl:1: not JSON"), ('{"question": "x"}', "example 0 of gsm8k"), ("[1]", r"train\.jsonl:1: not an object"), ("", "has no examples")])
+@pytest.mark.parametrize(("text", "told"), [("{broken", r"train\.jsonl:1: not JSON"), ("[" * 100_000, r"train\.jsonl:1: not JSON"), ('{"question": "x"}', "example 0 of gsm8k"), ("[1]", r"train\.jsonl:1: not an object"), ("", "has no examples")])
 def test_a_damaged_file_is_named(folder, text, told):
     (folder / "gsm8k" / "train.jsonl").write_text(text)
     with pytest.raises(BadData, match=told):
