@@ -126,7 +126,7 @@ class OfTask:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """One of them; nothing but the messages."""
-        return {"messages": self._items[index]["messages"]}
+        return {"messages": self._items[index].get("messages")}
 
     def place(self, index: int) -> str:
         """Source and number of the record."""

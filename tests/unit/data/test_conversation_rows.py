@@ -197,6 +197,20 @@ def published(folder: Path, records: list, data: list[str], length: int = LENGTH
     return made.model_copy(update={"run": made.run.model_copy(update={"data": DataConfig(source="toy", tasks_dir=str(folder))})})
 
 
+@pytest.mark.parametrize("record", [{"text": "x"}, {"messages": None}, {"messages": [None]}, {"messages": "a"}, {"messages": [{"role": "user"}, {}]}])
+def test_a_record_of_a_published_set_with_other_fields_is_refused_by_its_number_or_skipped(tmp_path: Path, record: dict) -> None:
+    records = [conversation(str(i), "zz") for i in range(12)]
+    records[3] = record
+    run = published(tmp_path, records, ["smoltalk"])
+    loader = build_sft_loader(run, BYTES, Place(0, 1, ROWS, LENGTH), prefetch=0)
+    while loader.next_batch().epoch == 0:
+        pass
+    assert left_out(loader) == 1
+    refusing = run.model_copy(update={"run": run.run.model_copy(update={"sft": run.run.sft.model_copy(update={"on_bad_record": "refuse"})})})
+    with pytest.raises(BadData, match="smoltalk train, record 3: "):
+        first_batch(refusing)
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 6])
 @pytest.mark.parametrize("copies", [1, 3])
 def test_records_left_out_of_a_published_set_are_counted_once_each(tmp_path: Path, world_size: int, copies: int) -> None:
