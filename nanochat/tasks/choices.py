@@ -67,21 +67,31 @@ def arc(subset: str, run: RunConfig, split: str) -> ChoiceTask:
     """ARC ``easy`` or ``challenge``."""
     name = f"arc-{subset}"
     records = require_keys(read_examples(run, name, SPLITS[split]), ("question", "choices", "answerKey"), name, split)
-    return ChoiceTask(name, [_question(name, i, r["question"], r["choices"]["label"], r["choices"]["text"], r["answerKey"]) for i, r in enumerate(records)])
+    return ChoiceTask(name, _questions(name, records, lambda r: (r["choices"]["label"], r["choices"]["text"], str(r["answerKey"]))))
 
 
 def mmlu(run: RunConfig, split: str) -> ChoiceTask:
     """MMLU; its training split is the auxiliary one."""
     records = require_keys(read_examples(run, "mmlu", "auxiliary_train" if split == "train" else SPLITS[split]), ("question", "choices", "answer"), "mmlu", split)
     letters = "ABCDEFGHIJ"
-    return ChoiceTask("mmlu", [_question("mmlu", i, r["question"], letters, r["choices"], letters[int(r["answer"])]) for i, r in enumerate(records)])
+    return ChoiceTask("mmlu", _questions("mmlu", records, lambda r: (letters, r["choices"], letters[int(r["answer"])])))
 
 
-def _question(task: str, number: int, text: str, labels: Sequence[str], choices: Sequence[str], answer: str) -> Question:
-    pairs = tuple((str(label), str(choice)) for label, choice in zip(labels, choices, strict=False))
-    if answer not in [label for label, _ in pairs]:
-        raise BadData(f"example {number} of {task}: the answer {answer!r} is none of the choices", where=task)
-    return Question(str(text), pairs, answer)
+def _questions(
+    task: str, records: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], tuple[Sequence[str], Sequence[str], str]]
+) -> list[Question]:
+    """The questions of records, of which `read` takes letters, choices and the right letter."""
+    questions = []
+    for number, record in enumerate(records):
+        try:
+            labels, choices, answer = read(record)
+            pairs = tuple((str(label), str(choice)) for label, choice in zip(labels, choices, strict=False))
+        except (LookupError, TypeError, ValueError) as error:
+            raise BadData(f"example {number} of {task} is not as it should be: {error}", where=task) from error
+        if answer not in [label for label, _ in pairs]:
+            raise BadData(f"example {number} of {task}: the answer {answer!r} is none of the choices", where=task)
+        questions.append(Question(str(record["question"]), pairs, answer))
+    return questions
 
 
 @torch.inference_mode()

@@ -112,8 +112,17 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield record
 
 
-def require_keys(records: list[dict[str, Any]], keys: tuple[str, ...], task: str, split: str) -> list[dict[str, Any]]:
+def require_keys(
+    records: list[dict[str, Any]], keys: tuple[str, ...], task: str, split: str, texts: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
     """The records, all of which have these keys.
+
+    Args:
+        records: Of a task's split.
+        keys: That each needs.
+        task: For messages.
+        split: For messages.
+        texts: Those of the keys that hold text.
 
     Raises:
         BadData: Names the record and the key.
@@ -122,4 +131,7 @@ def require_keys(records: list[dict[str, Any]], keys: tuple[str, ...], task: str
         missing = [key for key in keys if record.get(key) is None]
         if missing:
             raise BadData(f"example {number} of {task} ({split}) has no {missing[0]}", where=f"{task}/{split}", hint=f"every example needs {', '.join(keys)}")
+        other = [key for key in texts if not isinstance(record[key], str)]
+        if other:
+            raise BadData(f"example {number} of {task} ({split}): {other[0]} is no text", where=f"{task}/{split}")
     return records

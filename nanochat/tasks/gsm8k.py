@@ -51,7 +51,7 @@ class Gsm8k:
 
     def __init__(self, run: RunConfig, split: str) -> None:
         files = {"train": "train", "val": "test"}[split]
-        self._records = require_keys(read_examples(run, self.name, files), ("question", "answer"), self.name, split)
+        self._records = require_keys(read_examples(run, self.name, files), ("question", "answer"), self.name, split, texts=("question", "answer"))
 
     def __len__(self) -> int:
         """Number of problems."""

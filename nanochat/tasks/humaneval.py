@@ -35,7 +35,7 @@ class HumanEval:
 
     def __init__(self, run: RunConfig, split: str, limits: Limits = Limits()) -> None:
         keys = ("prompt", "canonical_solution", "test", "entry_point")
-        self._records = require_keys(read_examples(run, self.name, "test"), keys, self.name, split)
+        self._records = require_keys(read_examples(run, self.name, "test"), keys, self.name, split, texts=keys)
         self._limits = limits
 
     def __len__(self) -> int:

@@ -1,5 +1,6 @@
 """Tasks from files: read as they are published, scored by their rules, and named where they are wrong."""
 
+import json
 import re
 import time
 from pathlib import Path
@@ -147,3 +148,19 @@ def test_letters_are_compared_whatever_the_padding(folder):
         best = max(example["letters"], key=lambda letter: float(logits[tokenizer.encode(letter)[0]].detach()))
         right += best == example["messages"][-1]["content"]
     assert (together.correct, together.total) == (right, 2)
+
+
+@pytest.mark.parametrize(("task", "record", "told"), [
+    ("gsm8k", {"question": 1, "answer": "x"}, "example 0 of gsm8k .*question is no text"),
+    ("humaneval", {"prompt": "a", "canonical_solution": "b", "test": 3, "entry_point": "f"}, "example 0 of humaneval .*test is no text"),
+    ("arc-easy", {"question": "a", "choices": "x", "answerKey": "A"}, "example 0 of arc-easy is not as it should be"),
+    ("arc-easy", {"question": "a", "choices": {"text": ["a"]}, "answerKey": "A"}, "example 0 of arc-easy is not as it should be: 'label'"),
+    ("mmlu", {"question": "a", "choices": 5, "answer": 0}, "example 0 of mmlu is not as it should be"),
+    ("mmlu", {"question": "a", "choices": ["a", "b"], "answer": "x"}, "example 0 of mmlu is not as it should be"),
+    ("mmlu", {"question": "a", "choices": ["a", "b"], "answer": 70}, "example 0 of mmlu is not as it should be"),
+])
+def test_examples_of_other_types_are_bad_data_and_no_bug(tmp_path, task, record, told):
+    (tmp_path / task).mkdir()
+    (tmp_path / task / "test.jsonl").write_text(json.dumps(record))
+    with pytest.raises(BadData, match=told):
+        open_task(task, run_with(tmp_path), "val")
