@@ -193,6 +193,14 @@ def muon_chunk_elements(device: torch.device) -> int:
     return 2**19 if device.type == Kind.CPU else 2**26
 
 
+def halves_symmetric_products(device: torch.device, dtype: torch.dtype, size: int) -> bool:
+    """Whether a stack of symmetric products (K, size, size) is made faster from one half of the entries. On a CPU in fp32, from
+    512 up: 0.86 to 0.80 of the time, and 0.9 of it below, which the assembling eats up in the whole step. Not in bf16, where
+    smaller products are less efficient; not tried on accelerators.
+    """
+    return device.type == Kind.CPU and dtype == torch.float32 and size >= 512
+
+
 def native_ops(device: torch.device) -> Any:
     """The module with the device's own operators (torch_npu on an NPU), or None."""
     return importlib.import_module("torch_npu") if device.type == Kind.NPU else None

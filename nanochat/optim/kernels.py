@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nanochat.device import prefers_fused_adamw
+from nanochat.device import halves_symmetric_products, prefers_fused_adamw
 
 __all__ = ["AdamWRule", "MuonRule", "adamw_update", "muon_update", "orthogonalise"]
 
@@ -93,15 +93,15 @@ def orthogonalise(x: Tensor) -> Tensor:
     if max(x.size(-2), x.size(-1)) < 2 * min(x.size(-2), x.size(-1)):
         return _step_by_step(x, tall)
     for part in (POLAR_EXPRESS[:RESTART], POLAR_EXPRESS[RESTART:]):
-        factor = _gathered(x.mT @ x if tall else x @ x.mT, part)
+        factor = _gathered(_gram(x, tall), part)
         x = torch.bmm(x, factor) if tall else torch.bmm(factor, x)
     return x
 
 
 def _step_by_step(x: Tensor, tall: bool) -> Tensor:
     for a, b, c in POLAR_EXPRESS:
-        gram = x.mT @ x if tall else x @ x.mT
-        poly = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        gram = _gram(x, tall)
+        poly = _symmetric(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, x, poly, beta=a) if tall else torch.baddbmm(x, poly, x, beta=a)
     return x
 
@@ -110,13 +110,35 @@ def _gathered(gram: Tensor, steps: Sequence[tuple[float, float, float]]) -> Tens
     """The product of several steps' factors (K, n, n), from the Gram matrix before the first of them."""
     total: Tensor | None = None
     for number, (a, b, c) in enumerate(steps, 1):
-        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor = _symmetric(gram, gram, gram, beta=b, alpha=c)
         factor.diagonal(dim1=-2, dim2=-1).add_(a)
-        total = factor if total is None else torch.bmm(total, factor)
+        total = factor if total is None else _symmetric(total, factor)
         if number < len(steps):
-            gram = torch.bmm(torch.bmm(gram, factor), factor)
+            gram = _symmetric(_symmetric(gram, factor), factor)
     assert total is not None
     return total
+
+
+def _gram(x: Tensor, tall: bool) -> Tensor:
+    return _symmetric(x.mT, x) if tall else _symmetric(x, x.mT)
+
+
+def _symmetric(a: Tensor, b: Tensor, base: Tensor | None = None, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+    """beta·base + alpha·a·b (K, n, n) for a (K, n, m) and b (K, m, n) whose product is symmetric, as that of two polynomials
+    of one Gram matrix is. Large ones are made from the upper half of the entries, in two rectangles with 3/4 of the flops.
+    """
+    half = a.size(-2) // 2
+    if not halves_symmetric_products(a.device, a.dtype, a.size(-2)):
+        return _product(a, b, base, beta, alpha)
+    top = _product(a[:, :half], b, None if base is None else base[:, :half], beta, alpha)
+    low = _product(a[:, half:], b[:, :, half:], None if base is None else base[:, half:, half:], beta, alpha)
+    out = a.new_empty((a.size(0), a.size(-2), a.size(-2)))
+    out[:, :half], out[:, half:, half:], out[:, half:, :half] = top, low, top[:, :, half:].mT
+    return out
+
+
+def _product(a: Tensor, b: Tensor, base: Tensor | None, beta: float, alpha: float) -> Tensor:
+    return torch.bmm(a, b) if base is None else torch.baddbmm(base, a, b, beta=beta, alpha=alpha)
 
 
 def muon_update(

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nanochat.device import halves_symmetric_products
 from nanochat.optim.kernels import AdamWRule, MuonRule, _step_by_step, adamw_update, muon_update, orthogonalise
 
 
@@ -55,6 +56,15 @@ def test_gathered_factors_are_as_exact_as_step_by_step_for_small_singular_values
     exact = _step_by_step(x.double(), tall=True)
     for direct, reference in ((x, exact), (x.mT, exact.mT)):
         assert (orthogonalise(direct).double() - reference).norm() / reference.norm() < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(2, 513, 600), (1, 600, 513), (1, 1030, 513), (1, 512, 1100)])
+def test_large_symmetric_products_from_one_half_are_as_exact(shape: tuple[int, int, int]) -> None:
+    x = random(*shape)
+    x = x / (1.01 * x.norm(dim=(-2, -1), keepdim=True))
+    assert halves_symmetric_products(x.device, x.dtype, min(shape[1:])) and not halves_symmetric_products(x.device, torch.float64, 513)
+    exact = _step_by_step(x.double(), tall=shape[1] > shape[2])
+    assert (orthogonalise(x).double() - exact).norm() / exact.norm() < 1e-4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
