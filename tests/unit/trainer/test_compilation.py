@@ -57,6 +57,19 @@ def test_a_nan_is_refused() -> None:
         check_gradients(model, lambda tokens: model.hidden(tokens) * float("nan"), TOKENS)
 
 
+@pytest.mark.parametrize("name", ["transformer.h.0.attn.c_q.weight", "transformer.h.1.mlp.c_proj.weight"])
+def test_a_nan_in_one_matrix_alone_is_refused(name: str) -> None:
+    """NaN is neither more nor less than another distance: a search for the largest passes over it."""
+    model = small()
+
+    def hidden(tokens: Tensor) -> Tensor:
+        model.get_parameter(name).register_hook(lambda grad: grad * float("nan"))
+        return model.hidden(tokens)
+
+    with pytest.raises(BadConfig, match=f"{name} is off by nan"):
+        check_gradients(model, hidden, TOKENS)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_same_gradients_pass_and_leave_no_trace(dtype: torch.dtype) -> None:
     model = small(dtype)
