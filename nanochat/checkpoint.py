@@ -156,8 +156,13 @@ class Checkpoints:
         return final
 
     def _make_room(self, partial: Path) -> str:
+        """Rank 0: an empty folder to write into; gives back what went wrong, or "".
+
+        What killed attempts have left goes, of whatever step: saving by the clock hardly ever meets the same one again.
+        """
         try:
-            shutil.rmtree(partial, ignore_errors=True)
+            for left in (*self.folder.glob("step_*.partial"), *self.folder.glob("step_*.stale")):
+                shutil.rmtree(left, ignore_errors=True)
             partial.mkdir(parents=True)
         except OSError as error:
             return str(error)
@@ -324,7 +329,7 @@ class Checkpoints:
             state.restore_rng()
         except Torn as error:
             return error.message
-        except (OSError, RuntimeError, KeyError) as error:
+        except (OSError, EOFError, RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:  # what a damaged file can make of our reading
             return f"{type(error).__name__}: {_reason(error)}"
         return ""
 

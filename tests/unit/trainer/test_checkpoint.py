@@ -186,6 +186,27 @@ def test_what_is_left_of_a_killed_save_is_neither_taken_nor_in_the_way(tmp_path:
     assert sorted(path.name for path in whole.parent.iterdir()) == ["step_000001", "step_000002"]
 
 
+def test_what_killed_saves_of_other_steps_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    """Saving by the clock hardly ever meets the same step again: each kill would cost the room of a checkpoint for ever."""
+    job = Job(tmp_path)
+    job.save(1)
+    whole = layout.checkpoint_dir(tmp_path, "pretrain", 1)
+    for left in ("step_000002.partial", "step_000003.partial", "step_000001.stale"):
+        shutil.copytree(whole, whole.with_name(left))
+    job.save(4)
+    assert sorted(path.name for path in whole.parent.iterdir()) == ["step_000001", "step_000004"]
+
+
+@pytest.mark.parametrize("pieces", [None, [], {"rank00000.pt": None}, {"rank00000.pt": {"x": 5}}, {"rank00000.pt": {"x": [1, 2, 3]}}])
+def test_a_manifest_with_unreadable_pieces_is_a_torn_checkpoint(tmp_path: Path, pieces: object) -> None:
+    job = Job(tmp_path)
+    job.save(1, 2)
+    path = layout.checkpoint_dir(tmp_path, "pretrain", 2) / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pieces": pieces}))
+    assert job.restore() == 1
+    assert "step_000002 is not used" in job.told.getvalue()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_never_saved_over_good_ones(tmp_path: Path, value: float) -> None:
     job = Job(tmp_path, keep_last=1)
