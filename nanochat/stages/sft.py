@@ -88,11 +88,12 @@ def _open_data(context: Context, tokenizer: Tokenizer, limit: int) -> int:
 def _tell_left_out(context: Context, count: int, noted: dict[str, str]) -> int:
     """How many records of published sets all ranks left out while they trained; a warning tells it, with the first few of them."""
     total = sum(context.peers.gather(count))
-    told = context.peers.gather(noted)
+    told = context.peers.gather(dict(noted))  # a copy: the loader's thread still reads ahead, and notes what it meets
     if total and context.is_first:
-        named = [f"{place}: {why}" for entries in told for place, why in entries.items()][:SHOWN]
+        named = [f"{place}: {why}" for entries in told for place, why in entries.items()][: min(SHOWN, total)]
         more = f"; and {total - len(named)} more" if total > len(named) else ""
-        context.events.warn("records_skipped", f"{total} records of published sets were left out: {'; '.join(named)}{more}")
+        which = f": {'; '.join(named)}{more}" if named else ", all of them by earlier attempts"
+        context.events.warn("records_skipped", f"{total} records of published sets were left out{which}")
     return total
 
 

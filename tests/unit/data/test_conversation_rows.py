@@ -12,6 +12,7 @@ from nanochat.data import Place, build_sft_loader, epoch_steps, merge_states, sf
 from nanochat.data.batches import Batch
 from nanochat.data.sft import left_out
 from nanochat.errors import BadConfig, BadData
+from nanochat.stages.sft import _tell_left_out
 
 ROWS, LENGTH = 6, 96
 
@@ -253,3 +254,40 @@ def test_records_of_a_file_of_ones_own_are_not_counted_a_second_time(tmp_path: P
     while loader.next_batch().epoch == 0:
         pass
     assert (left_out(loader), noted) == (0, {})
+
+
+class Ranks:
+    """Two ranks whose other one left out a record too; while they agree, the loader's thread reads on."""
+
+    is_first = True
+
+    def __init__(self, noted: dict[str, str]) -> None:
+        self.noted, self.warnings, self.peers, self.events = noted, [], self, self
+
+    def gather(self, value: object) -> list:
+        for _ in value if isinstance(value, dict) else ():
+            self.noted[f"smoltalk train, record {len(self.noted) + 100}"] = "read ahead"
+        return [value, {"smoltalk train, record 9": "bad"} if isinstance(value, dict) and value else value]
+
+    def warn(self, code: str, message: str) -> None:
+        self.warnings.append(message)
+
+
+@pytest.mark.parametrize(("count", "noted", "told"), [
+    (1, {"smoltalk train, record 3": "worse"}, "2 records of published sets were left out: smoltalk train, record 3: worse; smoltalk train, record 9: bad"),
+    (3, {"smoltalk train, record 3": "worse"}, "6 records of published sets were left out: smoltalk train, record 3: worse; smoltalk train, record 9: bad; and 4 more"),
+    (2, {}, "4 records of published sets were left out, all of them by earlier attempts"),
+    (0, {}, None),
+])
+def test_what_was_left_out_is_told_in_whole_sentences(count: int, noted: dict[str, str], told: str | None) -> None:
+    ranks = Ranks(noted)
+    assert _tell_left_out(ranks, count, noted) == 2 * count
+    assert ranks.warnings == ([told] if told else [])
+
+
+def test_no_more_records_are_named_than_were_left_out() -> None:
+    """The loader's thread has read ahead of the last step, and notes what it meets."""
+    ranks = Ranks({"a": "x", "b": "y", "c": "z"})
+    ranks.gather = lambda value: [value]
+    assert _tell_left_out(ranks, 1, ranks.noted) == 1
+    assert ranks.warnings == ["1 records of published sets were left out: a: x"]
