@@ -1,5 +1,6 @@
 """stdout and stderr that never fail: a log on a full disk, or a reader that has left, must not decide how a job ends."""
 
+import contextlib
 import io
 import os
 import sys
@@ -42,8 +43,9 @@ def never_fail() -> None:
     """Give this process a stdout and a stderr that drop what cannot be written, instead of raising wherever somebody prints."""
     for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         try:
-            stream.flush()
             descriptor = stream.fileno()
+            with contextlib.suppress(OSError):  # what it holds cannot be written: just then it must not stay
+                stream.flush()
         except (OSError, ValueError, AttributeError):  # closed, none at all, or no file
             continue
         _replaced.append(stream)
