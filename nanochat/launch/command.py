@@ -1,5 +1,6 @@
 """``python -m nanochat launch``: what a pod, or a simulated node, runs."""
 
+import errno
 import socket
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from nanochat import ledger
 from nanochat import verdict as verdicts
 from nanochat.contract import ExitCode, RunFile, layout
-from nanochat.errors import BadConfig, TrainerError
+from nanochat.errors import BadConfig, NotReady, TrainerError
 from nanochat.eventlog import EventLog
 from nanochat.files import write_atomic
 from nanochat.launch import rank_table
@@ -25,6 +26,8 @@ from nanochat.verdict import Verdict
 
 __all__ = ["main"]
 
+HICCUPS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+"""Errors of a file server that may be gone at the next attempt."""
 LINGER_S = 10.0
 """How long the first node keeps the store for launchers that still want to read the verdict."""
 
@@ -66,7 +69,8 @@ class Launch:
         except TrainerError as error:
             return self._refuse(error)
         except OSError as error:  # full since the check, or gone: no rank runs yet
-            return self._refuse(BadConfig(f"the job's folder cannot be written: {error}", where=str(self.settings.job_dir)))
+            kind = NotReady if error.errno in HICCUPS else BadConfig
+            return self._refuse(kind(f"cannot be used: {error.strerror or error}", where=str(error.filename or self.settings.job_dir)))
         return self._account(self._supervise(), failed_before)
 
     def _prepare(self) -> None:
@@ -162,7 +166,7 @@ class Launch:
         if error.code == ExitCode.RETRIES_SPENT:
             self._part()
             return int(error.code)
-        with suppress(TrainerError):
+        with suppress(TrainerError, OSError):
             return self._account(verdict, ledger.failures(ledger.read(self.settings.job_dir)))
         return int(error.code)
 

@@ -20,9 +20,9 @@ def check(settings: LaunchSettings, run: RunFile) -> None:
     if data.source != DataSource.FOLDER or data.dir is None or not {Stage.TOKENIZER, Stage.PRETRAIN} & set(run.run.stages):
         return
     folder = Path(data.dir)
-    if not folder.is_dir():
-        raise BadData("there is no such folder", where=str(folder), hint="correct run.data.dir; on a cluster it lies under storage.data.path")
     try:
+        if not folder.is_dir():
+            raise BadData("there is no such folder", where=str(folder), hint="correct run.data.dir; on a cluster it lies under storage.data.path")
         # Not os.access: for root it says yes to what a file server then refuses. Hidden files are not ours: training passes over them.
         with os.scandir(folder) as entries:
             first = next((entry.path for entry in entries if entry.is_file() and not entry.name.startswith(".")), None)

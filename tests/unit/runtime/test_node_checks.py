@@ -1,5 +1,6 @@
 """Checks at start: each planted fault is caught and named, with its exit code, before a rank starts."""
 
+import errno
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nanochat import ledger
 from nanochat.contract import ExitCode, RunConfig, RunFile, World
 from nanochat.errors import BadConfig, BadData, DeviceLost, NotReady, TrainerError
 from nanochat.launch import checks
@@ -24,6 +26,7 @@ from nanochat.launch.checks import (
     user,
     versions,
 )
+from nanochat.launch.command import Launch
 from nanochat.launch.settings import LaunchSettings
 
 
@@ -204,6 +207,25 @@ def test_too_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(memory_disk.resource, "getrlimit", lambda _: (256, 512))
     with pytest.raises(BadConfig, match="512 open files"):
         memory_disk.check_files(settings_of(tmp_path), run_of())
+
+
+def test_data_folder_with_a_name_that_no_folder_can_have(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="cannot read it: File name too long"):
+        data_folder.check(settings_of(tmp_path), run_of("cpu", data={"source": "folder", "dir": str(tmp_path / ("x" * 300))}))
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, ExitCode.BAD_CONFIG), (errno.ESTALE, ExitCode.NOT_READY), (errno.EIO, ExitCode.NOT_READY)])
+def test_a_folder_that_goes_before_any_rank_runs_is_a_sentence_and_a_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, code: ExitCode
+) -> None:
+    """The file is named, whatever it is; and a file server may be back at the next attempt."""
+
+    def gone(job: Path) -> list[ledger.Attempt]:
+        raise OSError(number, os.strerror(number), str(job / "ledger.json"))
+
+    monkeypatch.setattr(ledger, "read", gone)
+    assert Launch(settings_of(tmp_path), run_of("cpu")).run() == code
+    assert capsys.readouterr().err == f"launch: {tmp_path}/ledger.json: cannot be used: {os.strerror(number)}\n"
 
 
 def test_data_folder_missing(tmp_path: Path) -> None:
