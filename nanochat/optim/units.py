@@ -200,6 +200,8 @@ class StackUnit(Unit):
                 yield rank * self._per_rank + i, number
 
     def reduce(self) -> None:
+        if self._comm.size == 1:  # nothing to sum: `update` takes the gradients where they are
+            return
         nothing = torch.zeros_like(self.params[0][1])
         by_slot = [nothing] * (self._per_rank * self._comm.size)
         for slot, number in self._slots():
@@ -207,26 +209,29 @@ class StackUnit(Unit):
         self._reduced = self._comm.reduce_scatter(torch.stack(by_slot))
 
     def update(self, rates: Rates, step: int) -> None:
-        assert self._reduced is not None
-        grads = self._reduced.wait()
+        summed = None if self._reduced is None else self._reduced.wait()
         self._reduced = None
-        stack = torch.stack([self.params[i][1].data for i in self._mine]) if self._mine else grads[:0]
         first = self.params[0][1]
         at_once = max(1, muon_chunk_elements(first.device) // first.numel())
-        for start in range(0, len(self._mine), at_once):
+        for start in range(0, len(self._mine), at_once):  # stacked a few at a time, the copies stay in a CPU's caches too
             part = slice(start, min(start + at_once, len(self._mine)))
+            params = [self.params[number][1] for number in self._mine[part]]
+            stack = torch.stack([param.data for param in params])
             muon_update(
-                stack[part], grads[part], self._momentum[part], self._second[part], self._rule, lr=self._lr * rates.lr_scale,
-                momentum=rates.momentum, weight_decay=rates.weight_decay, dtype=self._dtype,
+                stack, torch.stack([_grad(param) for param in params]) if summed is None else summed[part], self._momentum[part],
+                self._second[part], self._rule, lr=self._lr * rates.lr_scale, momentum=rates.momentum, weight_decay=rates.weight_decay,
+                dtype=self._dtype,
             )
-        if self._comm.size > 1:
-            grads[: len(self._mine)] = stack
-            self._gathered = self._comm.all_gather(grads, grads.new_empty((self._per_rank * self._comm.size, *grads.shape[1:])))
-        else:
-            self._gathered = Pending(stack)
+            if summed is None:
+                torch._foreach_copy_([param.data for param in params], list(stack.unbind()))
+            else:
+                summed[part] = stack
+        if summed is not None:
+            self._gathered = self._comm.all_gather(summed, summed.new_empty((self._per_rank * self._comm.size, *summed.shape[1:])))
 
     def finish(self) -> None:
-        assert self._gathered is not None
+        if self._gathered is None:
+            return
         whole = self._gathered.wait()
         self._gathered = None
         slots = list(self._slots())

@@ -123,8 +123,8 @@ OPTIMIZER_COPIES = 1.25
 @pytest.mark.parametrize("depth", [4, 8])
 def test_the_peak_of_a_whole_step_is_the_closed_form(depth: int, rows: int, world: int) -> None:
     """Weights, gradients and this rank's state all the time; on top the larger of two: what the backward pass needs (activations,
-    a chunk of logits with its gradient and a copy, bf16 copies of the matrices), or what the update needs (all gradients of the
-    matrices once more, as stacks to sum over the ranks, and copies of the part that this rank owns).
+    a chunk of logits with its gradient and a copy, bf16 copies of the matrices), or what the update needs (copies of the part that
+    this rank owns and, where there are others, all gradients of the matrices once more, as stacks to sum over the ranks).
     """
     shape = shape_of(depth, 512)
     tokens = rows * shape.sequence_len
@@ -139,9 +139,25 @@ def test_the_peak_of_a_whole_step_is_the_closed_form(depth: int, rows: int, worl
     backward = (
         COUNTED_ACTIVATION_BYTES * tokens * depth * shape.width + 3 * 4 * min(tokens * shape.padded_vocab, 2**26) + 2 * shape.parameters.scaling
     )
-    update = matrices * (1 + OPTIMIZER_COPIES / world)
+    update = matrices * ((world > 1) + OPTIMIZER_COPIES / world)
     planned = 2 * weight_bytes(shape) + state + max(backward, update)
     assert 0.75 * planned < counted < 1.05 * planned, f"{counted / 1e6:.0f} MB counted, {planned / 1e6:.0f} MB planned"
+
+
+def test_an_update_without_other_ranks_copies_a_few_matrices_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once all gradients and all parameters of the matrices were stacked: gigabytes for a deep model."""
+    shape = shape_of(12, vocab=64)  # so few that the tables do not count
+    largest = 4 * shape.width**2
+    monkeypatch.setattr("nanochat.optim.units.muon_chunk_elements", lambda device: largest)
+    with fake_npu() as seen:
+        model = build(shape, torch.bfloat16, NPU)
+        optimizer = build_optimizer(model, LearningRates(), OtherRanks(0, 1))
+        ids = torch.zeros(1, 8, dtype=torch.long, device=NPU)
+        model(ids, ids).backward()
+        before = seen.peak_bytes = seen.live_bytes
+        optimizer.step(PretrainSchedule(10, weight_decay=0.1).at(0))
+        more = seen.peak_bytes - before
+    assert 2 * 4 * largest < more < 6 * 4 * largest < 4 * shape.parameters.matrices / 2
 
 
 @pytest.mark.parametrize("depth", [4, 8])
