@@ -47,6 +47,7 @@ def _literals(tree: ast.Module, *, is_command: bool) -> Iterator[str]:
 
 def _data_texts() -> Iterator[str]:
     from nanochat_npu.main import COMMANDS
+    from nanochat_npu.meanings import TEXTS
     from nanochat_npu.origins import Origin
     from nanochat_npu.presets import preset_names, preset_summary
     from nanochat_npu.spec.findings import SHAPES, known_paths, model_at
@@ -56,6 +57,7 @@ def _data_texts() -> Iterator[str]:
     yield from map(str, Origin)
     yield from map(preset_summary, preset_names())
     yield from SHAPES.values()
+    yield from TEXTS
     for path in known_paths():
         *parents, last = path.split(".")
         model = model_at(tuple(parents))

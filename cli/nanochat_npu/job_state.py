@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nanochat.contract import describe
 from nanochat_npu import marks, partial
 from nanochat_npu.backends import JobState, JobView, WorkerView
 from nanochat_npu.i18n import _
@@ -28,6 +27,7 @@ from nanochat_npu.job_objects import (
     stuck_pods,
     worker_index,
 )
+from nanochat_npu.meanings import meaning
 
 __all__ = ["FINAL_PHASES", "PHASES", "UNHEALING", "JobObjects", "attempt_of", "job_view", "owned_pods", "plan_of", "pod_state", "stuck_pods"]
 
@@ -225,8 +225,8 @@ def _by_whom(facts: _Facts) -> str:
 def _failure_text(failure: Failure) -> str:
     if failure.code is None:
         return _("worker {index} was lost: {meaning}").format(index=failure.worker, meaning=failure.message or _("no reason was given"))
-    meaning = failure.message or describe(failure.code)
-    return _("worker {index} left with exit code {code}: {meaning}").format(index=failure.worker, code=failure.code, meaning=meaning)
+    why = failure.message or meaning(failure.code)
+    return _("worker {index} left with exit code {code}: {meaning}").format(index=failure.worker, code=failure.code, meaning=why)
 
 
 def _commanded(objects: JobObjects, action: str) -> bool:

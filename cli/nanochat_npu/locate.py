@@ -35,6 +35,11 @@ class Where:
         """True if the person named something that only a cluster has."""
         return self.backend == "volcano" or bool(self.namespace or self.context)
 
+    @property
+    def words(self) -> list[str]:
+        """The options that say it once more: a command named next without them would look for the job elsewhere."""
+        return [*(["--namespace", self.namespace] if self.namespace else []), *(["--context", self.context] if self.context else [])]
+
 
 def cluster_is_configured(environ: Mapping[str, str] | None = None) -> bool:
     """True if there is a cluster to ask: a kubeconfig, or the service account of a pod. Contacts nobody."""

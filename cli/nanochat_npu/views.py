@@ -2,15 +2,15 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nanochat.contract import Stage
-from nanochat.contract import describe as describe_code
 from nanochat_npu import lenient, units
 from nanochat_npu.backends import ACTIVE, Backend, JobState, JobView
 from nanochat_npu.i18n import _
+from nanochat_npu.meanings import meaning
 from nanochat_npu.progress import Evaluation, Progress
 from nanochat_npu.tables import Section
 
@@ -68,7 +68,7 @@ def overview(snapshot: Snapshot) -> Section:
     if job.phase and job.backend == "volcano":
         rows.append((_("Volcano phase"), job.phase))
     if job.exit_code:
-        rows.append((_("exit code"), f"{job.exit_code}  {describe_code(job.exit_code)}"))
+        rows.append((_("exit code"), f"{job.exit_code}  {meaning(job.exit_code)}"))
     if job.attempt is not None:
         rows.append((_("attempt"), _attempt_text(job)))
     if snapshot.elapsed_s is not None:
@@ -206,7 +206,7 @@ def attempts(snapshot: Snapshot) -> Section | None:
     for end in ends:
         begun, over, code = lenient.moment(end.get("started_s")), lenient.moment(end.get("ended_s")), lenient.whole(end.get("exit_code"))
         took = units.duration(over - begun) if begun and over else "-"
-        lines.append((str(end.get("attempt")), took, "-" if code is None else str(code), "" if code is None else describe_code(code)))
+        lines.append((str(end.get("attempt")), took, "-" if code is None else str(code), "" if code is None else meaning(code)))
     return Section("attempts", _("Attempts"), header=(_("attempt"), _("took"), _("code"), _("meaning")), table=tuple(lines))
 
 
@@ -244,8 +244,13 @@ RESULT_SECTIONS: list[SectionMaker] = [stages, results, warnings, outcome]
 """The parts of the table at the end of a followed run."""
 
 
-def next_command(job: JobView) -> str:
-    """The command that a person most likely wants next."""
+def next_command(job: JobView, where: Sequence[str] = ()) -> str:
+    """The command that a person most likely wants next.
+
+    Args:
+        job: Which they have just looked at.
+        where: The options with which they found it (`locate.Where.words`).
+    """
     commands = {
         JobState.PENDING: ("status", job.name),
         JobState.RUNNING: ("logs", job.name, "--follow"),
@@ -256,7 +261,8 @@ def next_command(job: JobView) -> str:
         JobState.CANCELLED: ("submit", _spec_of(job)),
         JobState.UNKNOWN: ("logs", job.name),
     }
-    return shlex.join(("nanochat-npu", *commands[job.state]))
+    words = commands[job.state]
+    return shlex.join(("nanochat-npu", *words, *(where if words[0] != "submit" else ())))  # a spec says itself where it belongs
 
 
 def _spec_of(job: JobView) -> str:

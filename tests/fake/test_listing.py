@@ -96,3 +96,19 @@ def test_a_cluster_that_was_asked_for_and_is_not_configured_is_no_empty_list(
     assert "no kubeconfig" in err
     code, out, _err = run(capsys, "list", *words, "-o", "json")
     assert (code, json.loads(out)["exit_code"]) == (6, 6)
+
+
+@pytest.mark.parametrize(("words", "phase", "following"), [
+    (("list",), "Running", "status train-1"), (("status", "train-1"), "Running", "logs train-1 --follow"), (("status", "train-1"), "Failed", "explain train-1"),
+    (("status", "train-1"), "Aborted", "resume train-1"), (("recover", "train-1"), "Running", "explain train-1"),
+], ids=str)
+def test_the_next_command_looks_where_the_last_one_did(
+    words: tuple[str, ...], phase: str, following: str, person: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A colleague's job in another namespace is not found without it."""
+    theirs = job("train-1", phase, namespace="theirs")
+    person.on("GET", "/namespaces/theirs/", ok(listing([]))).on("GET", "/namespaces/theirs/jobs", ok(listing([theirs])))
+    person.on("GET", "/namespaces/theirs/jobs/train-1", ok(theirs)).on("GET", "/namespaces/theirs/podgroups/", status(404, "", "NotFound"))
+    code, _out, err = run(capsys, *words, "-n", "theirs")
+    assert code == 0, err
+    assert err.splitlines()[-1] == f"next: nanochat-npu {following} --namespace theirs"

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from nanochat.contract import describe
 from nanochat_npu import jobs, lenient, processes
 from nanochat_npu.backends import ACTIVE, JobState, JobView, WorkerView
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import JobFolder
+from nanochat_npu.meanings import meaning
 from nanochat_npu.restarts import Why
 
 __all__ = ["view_of"]
@@ -55,7 +55,7 @@ def _workers(state: dict[str, Any], *, alive: bool) -> tuple[WorkerView, ...]:
     for launcher in lenient.mappings(state.get("launchers")):
         node, code = lenient.whole(launcher.get("node")) or 0, lenient.whole(launcher.get("exit_code"))
         word = "Running" if code is None and alive else "Gone" if code is None else "Succeeded" if code == 0 else "Failed"
-        views.append(WorkerView(node, f"launcher {node}", word, where=f"pid {launcher.get('pid')}", exit_code=code, reason=describe(code) if code else ""))
+        views.append(WorkerView(node, f"launcher {node}", word, where=f"pid {launcher.get('pid')}", exit_code=code, reason=meaning(code) if code else ""))
     return tuple(views)
 
 
@@ -65,6 +65,7 @@ def _extra(folder: JobFolder, state: dict[str, Any]) -> dict[str, Any]:
     settings = jobs.read_json(folder.settings_file)
     return {
         "attempts": lenient.mappings(state.get("attempts")), "verdict": verdict or None, "supervisor_pid": folder.supervisor_pid,
+        "has_checkpoint": folder.has_checkpoint,
         "allowed_failures": lenient.whole(settings.get("failures")), "allowed_preemptions": lenient.whole(settings.get("preemptions")),
     }
 
@@ -82,7 +83,7 @@ def _reason(view: JobView, detail: str) -> str:
     """The sentence for what the supervisor wrote; "" for a reason that this version does not know."""
     verdict = lenient.mapping(view.extra.get("verdict"))
     code = view.exit_code if view.exit_code is not None else 0
-    message, place = lenient.text(verdict.get("message")) or detail or describe(code), lenient.text(verdict.get("where"))
+    message, place = lenient.text(verdict.get("message")) or detail or meaning(code), lenient.text(verdict.get("where"))
     failure = _("exit code {code}: {meaning}").format(code=code, meaning=f"{place}: {message}" if place else message)
     again = _("submit the same spec again to go on")
     texts: dict[str, str] = {
@@ -100,7 +101,11 @@ def _reason(view: JobView, detail: str) -> str:
         ),
         Why.RESTARTING: _("starting again after {failure}").format(failure=failure),
         Why.CANCELLED: _("cancelled; {again}").format(again=again),
-        Why.CANCELLED_NOW: _("stopped at once, without a checkpoint; {again} from the newest one").format(again=again),
+        Why.CANCELLED_NOW: (
+            # It may have been asked to leave in good order before, and have managed to: what there is counts, not what was asked for.
+            _("stopped at once; {again} from its newest checkpoint").format(again=again) if view.extra.get("has_checkpoint")
+            else _("stopped at once, before its first checkpoint; submit the same spec again to begin anew")
+        ),
         Why.STOPPED_OUTSIDE: _("stopped by a signal from outside; {again}").format(again=again),
         Why.CANNOT_START: _("the launcher cannot be started: {detail}").format(detail=detail),
     }

@@ -41,7 +41,8 @@ def command(
     limit_s = parse_seconds(wait_timeout, "--wait-timeout")
     if delete and no_wait:
         raise UsageError(_("--delete has to wait until the job has stopped"), where="--no-wait")
-    at = job_backend(job, Where(backend.value if backend else None, namespace, context))
+    where = Where(backend.value if backend else None, namespace, context)
+    at = job_backend(job, where)
     view = at.get(job)
     if delete and not console.confirm(_("Delete {job} and everything in {where}?").format(job=job, where=view.where), yes=yes):
         if not console.is_interactive():
@@ -54,7 +55,10 @@ def command(
         view = _wait(at, view, limit_s)
     if delete:
         at.delete(job)
-    _tell(view, was_active=was_active, deleted=delete, output=output)
+    if output is OutputFormat.JSON:
+        console.json_data({**job_json(Snapshot.of(view, Progress())), "was_active": was_active, "deleted": delete})
+    else:
+        _tell(view, where, was_active=was_active, deleted=delete)
 
 
 def _wait(backend: Backend, view: JobView, limit_s: float | None) -> JobView:
@@ -71,16 +75,13 @@ def _wait(backend: Backend, view: JobView, limit_s: float | None) -> JobView:
     return view
 
 
-def _tell(view: JobView, *, was_active: bool, deleted: bool, output: OutputFormat) -> None:
-    if output is OutputFormat.JSON:
-        console.json_data({**job_json(Snapshot.of(view, Progress())), "was_active": was_active, "deleted": deleted})
-        return
+def _tell(view: JobView, where: Where, *, was_active: bool, deleted: bool) -> None:
     if deleted:
         console.say(_("{job} is deleted").format(job=view.name))
-        console.say_next("list")
+        console.say_next("list", *where.words)
     elif was_active:
         console.say(_("{job}: {state}  {reason}").format(job=view.name, state=view.state, reason=view.reason))
-        console.say(_("next: nanochat-npu status {job}").format(job=view.name))
+        console.say_next("status", view.name, *where.words)
     else:
         console.say(_("{job} has already ended: {state}").format(job=view.name, state=view.state))
-        console.say(_("next: {command}").format(command=next_command(view)))
+        console.say(_("next: {command}").format(command=next_command(view, where.words)))

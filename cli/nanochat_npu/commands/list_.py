@@ -30,7 +30,8 @@ def command(
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """List jobs, newest first: those on this computer, and those on the cluster if one is configured."""
-    backends, failed = all_backends(Where(backend.value if backend else None, namespace, context))
+    where = Where(backend.value if backend else None, namespace, context)
+    backends, failed = all_backends(where)
     if not backends:  # asked for by name, and not to be reached: that is no empty list
         raise failed[0]
     snapshots = []
@@ -49,7 +50,7 @@ def command(
         console.say(_("no jobs; start one: nanochat-npu submit tiny --backend local --follow"))
     else:
         console.data(tables.to_markdown([section]) if output is OutputFormat.MARKDOWN else tables.to_text([section]))
-        console.say_next("status", snapshots[0].job.name)
+        console.say_next("status", snapshots[0].job.name, *where.words)
     for reason in failed if output is not OutputFormat.JSON else []:
         console.say(_("jobs on the cluster are not shown: {reason}").format(reason=reason), style="yellow")
 

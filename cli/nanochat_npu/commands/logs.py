@@ -34,7 +34,8 @@ def command(
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Show what the ranks of a job print, each line with its rank; with -o json one object a line."""
-    at = job_backend(job, Where(backend.value if backend else None, namespace, context))
+    where = Where(backend.value if backend else None, namespace, context)
+    at = job_backend(job, where)
     query = LogQuery(rank=rank, attempt=attempt, since_s=parse_seconds(since, "--since"), tail=tail, follow=follow, first_failure=first_failure)
     if rank is not None or attempt is not None:
         _refuse_what_is_not_there(at.get(job), query)
@@ -44,9 +45,11 @@ def command(
     view = at.get(job)
     if not written:
         console.say((_("{job} has left no such output") if view.state in ENDED else _("{job} has no such output yet")).format(job=job))
-    following = next_command(view)
-    # Not the command that has just run: of a running job its state, of one that failed why.
-    console.say(_("next: {command}").format(command=following if view.state in ENDED and " logs " not in following else f"nanochat-npu status {job}"))
+    following = next_command(view, where.words)
+    if view.state in ENDED and " logs " not in following:
+        console.say(_("next: {command}").format(command=following))
+    else:  # not the command that has just run: of a running job its state, of one that failed why
+        console.say_next("status", job, *where.words)
 
 
 def _refuse_what_is_not_there(view: JobView, query: LogQuery) -> None:

@@ -6,6 +6,7 @@ from nanochat_npu import console, partial
 from nanochat_npu.commands.suspend import cluster_job, tell
 from nanochat_npu.errors import UsageError
 from nanochat_npu.i18n import _, counted
+from nanochat_npu.locate import Where
 from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption, OutputFormat, OutputOption, YesOption
 
 __all__ = ["command"]
@@ -15,10 +16,12 @@ def command(
     job: JobArgument, yes: YesOption = False, namespace: NamespaceOption = None, context: ContextOption = None, output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Force the deletion of pods that do not end because their node is dead; the job then restarts on other nodes."""
-    backend = cluster_job(job, namespace, context)
+    backend, place = cluster_job(job, namespace, context), Where(None, namespace, context).words
     stuck = backend.control.stuck(job)
     if not stuck:
-        tell(backend, job, output, _("no pod of {job} hangs on a dead node; why it waits: nanochat-npu explain {job}").format(job=job))
+        if output is not OutputFormat.JSON:
+            console.say(_("no pod of {job} hangs on a dead node").format(job=job))
+        tell(backend, job, output, ("explain", job, *place))
         return
     for pod in stuck:
         console.say(_("{pod} on node {node} should have ended at {time}; its deletion will be forced").format(
@@ -30,4 +33,4 @@ def command(
             raise UsageError(_("forcing needs a person's yes"), where=job, hint=_("add --yes"))
         raise typer.Abort
     backend.control.force(stuck)
-    tell(backend, job, output, _("next: nanochat-npu watch {job}").format(job=job))
+    tell(backend, job, output, ("watch", job, *place))

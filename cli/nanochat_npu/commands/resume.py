@@ -1,7 +1,7 @@
 """``resume``: let a suspended cluster job go on."""
 
 from nanochat_npu.commands.suspend import cluster_job, tell
-from nanochat_npu.i18n import _
+from nanochat_npu.locate import Where
 from nanochat_npu.options import ContextOption, JobArgument, NamespaceOption, OutputFormat, OutputOption
 
 __all__ = ["command"]
@@ -11,4 +11,4 @@ def command(job: JobArgument, namespace: NamespaceOption = None, context: Contex
     """Let a suspended job go on from its newest checkpoint; it queues again."""
     backend = cluster_job(job, namespace, context)
     backend.control.resume(job)
-    tell(backend, job, output, _("next: nanochat-npu watch {job}").format(job=job))
+    tell(backend, job, output, ("watch", job, *Where(None, namespace, context).words))

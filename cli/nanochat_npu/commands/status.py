@@ -32,4 +32,4 @@ def command(
         console.json_data({**job_json(snapshot), **tables.to_json(made)})
         return
     console.data(tables.to_markdown(made) if output is OutputFormat.MARKDOWN else tables.to_text(made))
-    console.say(_("next: {command}").format(command=next_command(view)))
+    console.say(_("next: {command}").format(command=next_command(view, where.words)))

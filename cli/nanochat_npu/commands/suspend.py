@@ -1,5 +1,7 @@
 """``suspend``: free a cluster job's NPUs for a while; ``resume`` lets it go on."""
 
+from collections.abc import Sequence
+
 from nanochat_npu import console
 from nanochat_npu.backends.volcano import VolcanoBackend
 from nanochat_npu.errors import UsageError
@@ -16,7 +18,7 @@ def command(job: JobArgument, namespace: NamespaceOption = None, context: Contex
     """Stop a job so that it can go on: its workers write a checkpoint, its NPUs become free, it keeps its place by name."""
     backend = cluster_job(job, namespace, context)
     backend.control.suspend(job)
-    tell(backend, job, output, _("next: nanochat-npu resume {job}").format(job=job))
+    tell(backend, job, output, ("resume", job, *Where(None, namespace, context).words))
 
 
 def cluster_job(job: str, namespace: str | None, context: str | None) -> VolcanoBackend:
@@ -34,11 +36,11 @@ def cluster_job(job: str, namespace: str | None, context: str | None) -> Volcano
     return backend
 
 
-def tell(backend: VolcanoBackend, job: str, output: OutputFormat, following: str) -> None:
-    """Show the job as it is now, and the next command."""
+def tell(backend: VolcanoBackend, job: str, output: OutputFormat, following: Sequence[str]) -> None:
+    """Show the job as it is now, and the words of the next command."""
     view = backend.get(job)
     if output is OutputFormat.JSON:
         console.json_data(job_json(Snapshot.of(view, Progress())))
         return
     console.say(_("{job}: {state}  {reason}").format(job=view.name, state=view.state, reason=view.reason))
-    console.say(following)
+    console.say_next(*following)

@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from nanochat.contract import ExitCode, describe
+from nanochat.contract import ExitCode
 from nanochat_npu import partial
 from nanochat_npu.backends import JobState, JobView
 from nanochat_npu.explain.codes import find_codes
 from nanochat_npu.explain.facts import Explanation, Facts, Who
 from nanochat_npu.i18n import _
+from nanochat_npu.meanings import meaning
 from nanochat_npu.views import next_command
 
 __all__ = ["explain_code", "explain_end"]
@@ -34,7 +35,7 @@ def _actions(job: str) -> dict[int, tuple[Who, str]]:
 def explain_code(code: int, job: str) -> tuple[str, Who, str]:
     """(meaning, who, action) of a rank's exit code; total over all integers."""
     who, action = _actions(job).get(code, (Who.YOU, f"nanochat-npu logs {job} --first-failure"))
-    return describe(code), who, action
+    return meaning(code), who, action
 
 
 def explain_end(facts: Facts, view: JobView) -> Explanation:

@@ -3,7 +3,9 @@
 import string
 
 from dev.translations import PO, collect, compile_mo, read_po
-from nanochat_npu.i18n import language
+from nanochat.contract import describe
+from nanochat_npu.explain.ended import explain_code
+from nanochat_npu.i18n import language, set_language
 
 
 def test_the_mo_file_is_the_po_file() -> None:
@@ -37,3 +39,15 @@ def test_the_language_follows_the_locale() -> None:
     assert language({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}) == "en"
     assert language({"LANG": "de_DE", "NANOCHAT_NPU_LANG": "zh"}) == "zh"
     assert language({}) == "en"
+
+
+def test_what_an_exit_code_means_is_said_in_the_chosen_language() -> None:
+    try:
+        set_language("zh")
+        told = [explain_code(code, "x")[0] for code in range(256)]
+        set_language("en")
+        assert [explain_code(code, "x")[0] for code in range(256)] == [describe(code) for code in range(256)]
+    finally:
+        set_language("en")
+    assert [text for text in told if text.isascii()] == []
+    assert (told[65], told[137], told[1]) == ("数据缺失、无法读取或太少", "被信号 9 终止", "退出码 1")

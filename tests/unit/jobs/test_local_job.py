@@ -224,6 +224,21 @@ def test_the_last_state_stands_in_the_old_file_where_no_new_one_can_be_written(t
     assert "No space left on device" in view_of(folder).reason
 
 
+@pytest.mark.parametrize(("checkpoint", "says"), [
+    (True, "stopped at once; submit the same spec again to go on from its newest checkpoint"),
+    (False, "stopped at once, before its first checkpoint; submit the same spec again to begin anew"),
+])
+def test_a_job_that_was_stopped_at_once_says_what_there_is_to_go_on_from(tmp_path: Path, checkpoint: bool, says: str) -> None:
+    """The first of two Ctrl-C may have written its checkpoint before the second one came."""
+    folder = JobFolder(tmp_path)
+    folder.state_file.write_text(json.dumps({"state": JobState.CANCELLED, "why": Why.CANCELLED_NOW, "exit_code": 82}))
+    if checkpoint:
+        step = tmp_path / "checkpoints" / "pretrain" / "step_000004"
+        step.mkdir(parents=True)
+        (step / "manifest.json").write_text("{}")
+    assert view_of(folder).reason == says
+
+
 def test_a_shell_with_the_jobs_variables_is_not_taken_for_the_job(bench: Bench) -> None:
     folder = bench.store.create("job", {})
     script = f"from pathlib import Path; from nanochat_npu import processes; print(processes.job_processes(Path({str(folder.path)!r})))"
