@@ -1,6 +1,9 @@
 """Writing a result to the file that a person named, with an error that says what to do where that cannot be."""
 
+import os
 import shlex
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from nanochat_npu.errors import UsageError
@@ -10,7 +13,7 @@ __all__ = ["write_result"]
 
 
 def write_result(path: Path, text: str, *, where: str | None = "--to") -> None:
-    """Write a text as UTF-8.
+    """Write a text as UTF-8. A disk that fills up meanwhile costs nothing of what the file held, and leaves no half of a new one.
 
     Args:
         path: The file; what it held is replaced.
@@ -23,8 +26,31 @@ def write_result(path: Path, text: str, *, where: str | None = "--to") -> None:
     if path.is_dir():
         raise UsageError(_("'{path}' is a folder").format(path=path), where=where, hint=_("name a file: {file}").format(file=path / "NAME"))
     try:
-        path.write_text(text, encoding="utf-8")
+        _write(path, text)
     except FileNotFoundError as error:
         raise UsageError(_("there is no folder '{path}'").format(path=path.parent), where=where, hint=shlex.join(["mkdir", "-p", str(path.parent)])) from error
     except OSError as error:
         raise UsageError(_("cannot write '{path}': {reason}").format(path=path, reason=error.strerror), where=where) from error
+
+
+def _write(path: Path, text: str) -> None:
+    target = Path(os.path.realpath(path))  # a link stays one
+    is_new = not target.exists()
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    if is_new or (target.is_file() and os.access(target, os.W_OK)):  # else a device, a pipe, or a file that is not to be changed
+        with suppress(PermissionError, FileNotFoundError):  # a folder that takes no new file may still hold one that can be changed
+            temporary.touch()
+            _replace(temporary, target, text, is_new=is_new)
+            return
+    path.write_text(text, encoding="utf-8")
+
+
+def _replace(temporary: Path, target: Path, text: str, *, is_new: bool) -> None:
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        if not is_new:
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import resource
 import shlex
 import shutil
 import sys
@@ -15,9 +17,11 @@ import pytest
 import typer
 
 from nanochat_npu.complaints import as_usage
+from nanochat_npu.errors import UsageError
 from nanochat_npu.main import COMMANDS, main
 from nanochat_npu.options import complete_spec
 from nanochat_npu.tables import cells
+from nanochat_npu.writing import write_result
 
 
 class Result(NamedTuple):
@@ -240,6 +244,37 @@ def test_a_result_that_cannot_be_written_is_no_bug(run: Run, words: tuple[str, .
         result = run(*words, "--to", to)
         assert (result.code, result.out) == (2, "")
         assert says in result.err
+
+
+def test_a_disk_that_fills_up_costs_nothing_of_what_a_file_held(tmp_path: Path) -> None:
+    """And leaves no half of a new one; `lint --fix` writes over a person's own file."""
+    old, link = tmp_path / "old.yaml", tmp_path / "link.yaml"
+    old.write_text("precious\n")
+    old.chmod(0o640)
+    link.symlink_to(old)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        for path in (old, link, tmp_path / "new.yaml"):
+            with pytest.raises(UsageError, match=f"--fix: cannot write '{path}'"):
+                write_result(path, "x" * 20_000, where="--fix")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.yaml", "old.yaml"]
+    assert old.read_text() == "precious\n"
+    write_result(link, "better\n")
+    assert (old.read_text(), link.is_symlink(), old.stat().st_mode & 0o777) == ("better\n", True, 0o640)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_result_may_go_to_a_device_or_a_pipe(tmp_path: Path) -> None:
+    write_result(Path("/dev/null"), "x")
+    assert Path("/dev/null").is_char_device()
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_result(tmp_path / "pipe", "x")
+    assert os.read(reader, 10) == b"x"
+    os.close(reader)
 
 
 def test_a_spec_that_is_no_file_says_what_to_do(run: Run) -> None:
