@@ -75,7 +75,7 @@ class NotReady(TrainerError):
 
 
 class Diverged(TrainerError):
-    """The loss became NaN or infinite."""
+    """The loss or the weights became NaN or infinite."""
 
     exit_code = ExitCode.DIVERGED
 

@@ -2,16 +2,18 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from nanochat.contract import ExitCode, describe, from_returncode
+from nanochat.contract import ExitCode, from_returncode
+from nanochat_npu import processes
 from nanochat_npu.backends.local import LocalBackend
 from nanochat_npu.errors import ClusterError, JobFailed, UsageError
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import JobFolder
+from nanochat_npu.meanings import meaning
 from nanochat_npu.resume import checkpoint_steps
 
 __all__ = ["require_model", "run_trainer"]
@@ -49,7 +51,7 @@ def run_trainer(backend: LocalBackend, command: str, arguments: list[str], job: 
     """
     with _stops_with_us() as stopping:
         child = subprocess.Popen(
-            [backend.python, "-P", "-m", "nanochat", command, *arguments], env=backend.environ, restore_signals=True, preexec_fn=_default_interrupt,
+            [backend.python, "-P", "-m", "nanochat", command, *arguments], env=backend.environ, restore_signals=True, preexec_fn=_in_child(),
         )
         stopping.child = child
         code = from_returncode(child.wait())
@@ -58,7 +60,7 @@ def run_trainer(backend: LocalBackend, command: str, arguments: list[str], job: 
     if code == ExitCode.USAGE:
         raise UsageError(_("{command} refuses; its message is above").format(command=command), where=job)
     raise JobFailed(
-        _("{command} ended with exit code {code}: {meaning}").format(command=command, code=code, meaning=describe(code)), where=job, details={"code": code}
+        _("{command} ended with exit code {code}: {meaning}").format(command=command, code=code, meaning=meaning(code)), where=job, details={"code": code}
     )
 
 
@@ -102,6 +104,11 @@ def _stops_with_us() -> Iterator[_Stopping]:
             signal.signal(number, handler)
 
 
-def _default_interrupt() -> None:
-    # An ignored signal stays ignored through exec.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def _in_child() -> Callable[[], None]:
+    tie = processes.tied_to_us()  # whoever kills this command must not leave a server behind, with its port
+
+    def prepare() -> None:
+        tie()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # an ignored signal stays ignored through exec
+
+    return prepare

@@ -28,7 +28,7 @@ from nanochat_npu.errors import ClusterError, JobNotFound
 from nanochat_npu.i18n import _
 
 __all__ = [
-    "JobFolder", "Receipt", "Store", "home_dir", "is_locked", "nearest", "not_found", "read_json", "take_lock", "write_json",
+    "JobFolder", "Receipt", "Store", "home_dir", "is_locked", "nearest", "not_found", "overwrite_json", "read_json", "take_lock", "write_json",
 ]
 
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]*")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nanochat.contract import layout
 
-__all__ = ["adopt_orphans", "free_port", "job_processes", "kill_job", "start"]
+__all__ = ["adopt_orphans", "free_port", "job_processes", "kill_job", "start", "tied_to_us"]
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): signal this process when the thread that started it ends."""
@@ -35,8 +35,9 @@ def adopt_orphans() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _in_child(parent: int) -> Callable[[], None]:
-    """What a child does between fork and exec: nothing but system calls."""
+def tied_to_us() -> Callable[[], None]:
+    """For ``preexec_fn``: the child gets SIGTERM when this process dies, however it does. Nothing but system calls."""
+    parent = os.getpid()
 
     def prepare() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
@@ -54,7 +55,7 @@ def start(command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Pat
     with log.open("ab") as output:
         return subprocess.Popen(
             list(command), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True, preexec_fn=_in_child(os.getpid()),
+            start_new_session=True, preexec_fn=tied_to_us(),
         )
 
 

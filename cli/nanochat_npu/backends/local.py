@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from nanochat.contract import DataSource, ExitCode, RunConfig, Stage
 from nanochat_npu import __version__, jobs, local_logs, processes
 from nanochat_npu.backends import (
     ACTIVE,
@@ -31,7 +32,7 @@ from nanochat_npu.backends import (
     Submitted,
 )
 from nanochat_npu.backends.local_view import view_of
-from nanochat_npu.errors import ClusterError, JobExists, MissingExtra, SpecConflictError
+from nanochat_npu.errors import ClusterError, JobError, JobExists, MissingExtra, SpecConflictError
 from nanochat_npu.i18n import _
 from nanochat_npu.jobs import JobFolder, Receipt, Store
 from nanochat_npu.restarts import Settings, Stop, Why
@@ -112,24 +113,26 @@ class LocalBackend:
             MissingExtra: The trainer is not installed.
             SpecConflictError: The spec asks for more NPUs than this computer has.
             JobExists: Another submission has this name.
+            JobError: Its training text is not there.
         """
         self.require_trainer()
         files = self._files(submission)  # before anything is touched: it may refuse
         name, notes = submission.plan.name, []
         with self.store.lock(name):
             folder = self.store.folder(name)
-            outcome = Outcome.STARTED
-            if folder.path.exists():
-                view = view_of(folder)
-                if submission.rerun:
-                    notes.append(self._put_aside(folder, view))
-                elif view.submission_id != submission.plan.submission_id:
+            view = view_of(folder) if folder.path.exists() else None
+            if view is not None and not submission.rerun:
+                if view.submission_id != submission.plan.submission_id:
                     raise _exists(view)
-                elif view.state in ACTIVE or view.state is JobState.SUCCEEDED:
+                if view.state in ACTIVE or view.state is JobState.SUCCEEDED:
                     return Submitted(Outcome.ATTACHED, view)
-                else:
-                    outcome = Outcome.CONTINUED if folder.has_checkpoint else Outcome.RESTARTED
-                    self._make_ready_to_continue(folder, files)
+            _require_text(submission.plan.run_file.run)  # attaching needs none; and still nothing is touched
+            outcome = Outcome.STARTED
+            if view is not None and submission.rerun:
+                notes.append(self._put_aside(folder, view))
+            elif view is not None:
+                outcome = Outcome.CONTINUED if folder.has_checkpoint else Outcome.RESTARTED
+                self._make_ready_to_continue(folder, files)
             if outcome is Outcome.STARTED:
                 folder = self.store.create(name, files)
             self._start_supervisor(folder)
@@ -171,7 +174,7 @@ class LocalBackend:
         )
         run_file = plan.run_file
         if run_file.run.data.dir:  # the trainer need not run where this command does
-            data = run_file.run.data.model_copy(update={"dir": str(Path(run_file.run.data.dir).expanduser().absolute())})
+            data = run_file.run.data.model_copy(update={"dir": str(_here(run_file.run.data.dir))})
             run_file = run_file.model_copy(update={"run": run_file.run.model_copy(update={"data": data})})
         pending = {"state": JobState.PENDING, "why": Why.STARTING, "attempts": []}
         return {
@@ -264,6 +267,28 @@ class LocalBackend:
                 raise ClusterError(_("the job is still running"), where=name, hint=_("nanochat-npu cancel {name}").format(name=name))
             processes.kill_job(folder.path)
             self.store.remove(folder)
+
+
+def _here(folder: str) -> Path:
+    return Path(folder).expanduser().absolute()
+
+
+def _require_text(run: RunConfig) -> None:
+    """Make sure that the folder of training text is there: the launcher's own check (`nanochat.launch.checks.data_folder`) comes
+    after a job has been made, and its answer is in a log.
+
+    Raises:
+        JobError: It is not; ``details["code"]`` is the code that the job would have ended with.
+    """
+    data = run.data
+    if data.source is not DataSource.FOLDER or data.dir is None or not {Stage.TOKENIZER, Stage.PRETRAIN} & set(run.stages):
+        return
+    folder = _here(data.dir)
+    if not os.path.isdir(folder):  # noqa: PTH112 (Path's raises where a name is too long or a folder may not be entered)
+        raise JobError(
+            _("'{path}' is no folder").format(path=folder) if os.path.lexists(folder) else _("there is no folder '{path}'").format(path=folder),
+            where="run.data.dir", hint=_("name the folder of your training text: --set run.data.dir=PATH"), details={"code": int(ExitCode.BAD_DATA)},
+        )
 
 
 def _json(value: dict[str, Any]) -> str:

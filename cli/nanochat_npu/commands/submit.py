@@ -11,7 +11,7 @@ import typer
 from nanochat_npu import console, planfile, tables
 from nanochat_npu.accounts import note_submission
 from nanochat_npu.backends import Backend, Outcome, Submission, Submitted, connect
-from nanochat_npu.errors import ClusterRejected
+from nanochat_npu.errors import ClusterRejected, JobError
 from nanochat_npu.estimate import Estimate
 from nanochat_npu.estimating import check_budget, check_memory, estimate_here
 from nanochat_npu.follow import Options, Signals, catching, follow, make_display, raise_for_end
@@ -95,10 +95,10 @@ def command(
 
 
 def _send(at: Backend, submission: Submission, loaded: LoadedSpec) -> Submitted:
-    """Submit; what the cluster refuses is told with the line of the spec that it comes from."""
+    """Submit; what is refused is told with the line of the spec that it comes from."""
     try:
         return at.submit(submission)
-    except ClusterRejected as error:
+    except (ClusterRejected, JobError) as error:
         field = error.where or ""
         if re.fullmatch(r"[a-z_]+(\.[a-z_]+)*", field):
             origin = loaded.origins.get(field, "")

@@ -459,18 +459,24 @@ SERVER = """#!/bin/sh
 trap 'echo TERM > ended; exit 0' TERM
 trap 'echo HUP > ended; exit 0' HUP
 echo $$ > pid.part && mv pid.part pid
-while :; do sleep 0.05; done
+n=0
+while [ $n -lt 1200 ]; do sleep 0.05; n=$((n + 1)); done
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_server_stops_with_the_command_that_started_it(shell: Shell, number: signal.Signals) -> None:
-    """Else it goes on without anybody knowing, and keeps its port."""
+def plant_server(shell: Shell) -> None:
+    """The trainer's interpreter is a server of ours that tells what ended it, and there is a model to serve."""
     python = shell.cwd / "server"
     python.write_text(SERVER)
     python.chmod(0o755)
     shell.env["NANOCHAT_NPU_PYTHON"] = str(python)
     shell.bench.store.folder("tiny").path.joinpath("checkpoints/sft/step_000001").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_server_stops_with_the_command_that_started_it(shell: Shell, number: signal.Signals) -> None:
+    """Else it goes on without anybody knowing, and keeps its port."""
+    plant_server(shell)
     server = shell.start("serve", "tiny", "--port", "0")
     wait_until((shell.cwd / "pid").exists, "the server runs")
     server.send_signal(number)
@@ -480,12 +486,19 @@ def test_a_server_stops_with_the_command_that_started_it(shell: Shell, number: s
     assert not Path(f"/proc/{(shell.cwd / 'pid').read_text().strip()}").exists()
 
 
+def test_a_server_stops_when_its_command_is_killed(shell: Shell) -> None:
+    """SIGKILL leaves no time to hand anything on: the kernel tells the server."""
+    plant_server(shell)
+    command = shell.start("serve", "tiny", "--port", "0")
+    wait_until((shell.cwd / "pid").exists, "the server runs")
+    command.kill()
+    command.communicate(timeout=30)
+    wait_until((shell.cwd / "ended").exists, "the server ends")
+    wait_until(lambda: (shell.cwd / "ended").read_text() == "TERM\n", "the server was asked to leave in good order")
+
+
 def test_a_server_under_nohup_lives_on_when_the_terminal_is_closed(shell: Shell) -> None:
-    python = shell.cwd / "server"
-    python.write_text(SERVER)
-    python.chmod(0o755)
-    shell.env["NANOCHAT_NPU_PYTHON"] = str(python)
-    shell.bench.store.folder("tiny").path.joinpath("checkpoints/sft/step_000001").mkdir(parents=True)
+    plant_server(shell)
     server = subprocess.Popen(["nohup", *CLI, "serve", "tiny"], env=shell.env, cwd=shell.cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until((shell.cwd / "pid").exists, "the server runs")
     server.send_signal(signal.SIGHUP)
@@ -533,6 +546,29 @@ def test_colour_is_for_a_person_who_wants_it(shell: Shell) -> None:
     assert "\x1b[1;31m" in shown["coloured"]
     assert "\x1b" not in shown["plain"]
     assert "\x1b" not in shell.run("validate", "nothing.yaml").stderr
+
+
+def test_training_text_that_is_not_there_is_refused_before_anything_starts(shell: Shell) -> None:
+    shell.play(codes=[0])
+    assert shell.run("init", "tiny", "--name", "mine", "--set", "run.data={source: folder, dir: txt}", "--to", "mine.yaml").returncode == 0
+    done = shell.run("submit", "mine.yaml")
+    hint = "hint: name the folder of your training text: --set run.data.dir=PATH\n"
+    assert (done.returncode, done.stdout) == (7, "")
+    assert re.search(rf"\nerror: mine\.yaml:\d+:\d+: run\.data\.dir: there is no folder '{shell.cwd}/txt'\n{re.escape(hint)}$", done.stderr), done.stderr
+    assert not shell.bench.store.folder("mine").path.exists()
+    (shell.cwd / "file").touch()
+    done = shell.run("submit", "mine.yaml", "--set", "run.data.dir=file", "-o", "json")
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["kind"], error["code"], error["where"]) == (7, "job", 65, "--set: run.data.dir")
+    assert error["message"] == f"'{shell.cwd}/file' is no folder"
+    done = shell.run("submit", "mine.yaml", "--set", f"run.data.dir={'x' * 300}")
+    assert (done.returncode, "there is no folder" in done.stderr) == (7, True)
+    (shell.cwd / "txt").mkdir()
+    assert shell.run("submit", "mine.yaml", "--wait-timeout", "30s").returncode == 0
+    (shell.cwd / "txt").rmdir()
+    assert "nothing was started" in shell.run("submit", "mine.yaml").stderr, "attaching to what has ended well needs no text"
+    again = shell.run("submit", "mine.yaml", "--rerun")
+    assert (again.returncode, shell.run("status", "mine").returncode) == (7, 0), "the earlier run is not put aside for nothing"
 
 
 @pytest.mark.parametrize("words", [("chat", "tiny", "-p", "x"), ("serve", "tiny"), ("export", "tiny", "--to", "out")], ids=" ".join)
