@@ -209,6 +209,7 @@ class StackUnit(Unit):
         self._reduced = self._comm.reduce_scatter(torch.stack(by_slot))
 
     def update(self, rates: Rates, step: int) -> None:
+        assert (self._reduced is None) == (self._comm.size == 1), "with gradients of its own each rank would drift apart in silence"
         summed = None if self._reduced is None else self._reduced.wait()
         self._reduced = None
         first = self.params[0][1]

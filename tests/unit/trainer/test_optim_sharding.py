@@ -10,6 +10,8 @@ from nanochat.contract import ModelConfig, ModelShape
 from nanochat.distributed import Communicator
 from nanochat.model import GPT
 from nanochat.optim import LearningRates, MuonAdamW, build_optimizer
+from nanochat.optim.kernels import MuonRule
+from nanochat.optim.units import StackUnit
 from nanochat.schedule import PretrainSchedule
 
 ROWS, LENGTH, STEPS = 24, 16, 20
@@ -151,3 +153,20 @@ def test_a_parameter_without_gradient_on_one_rank_takes_the_others_gradient() ->
     for got in run_ranks(2, work):
         for name, tensor in alone.items():
             torch.testing.assert_close(got[name], tensor, rtol=1e-5, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_an_update_whose_gradients_were_not_summed_is_refused() -> None:
+    """Each rank would go its own way, and no loss would tell."""
+
+    def update_at_once(comm: Communicator) -> str:
+        matrix = torch.nn.Parameter(torch.ones(4, 8))
+        matrix.grad = torch.ones(4, 8)
+        unit = StackUnit([("m", matrix)], MuonRule(lr=0.1), comm, dtype=torch.float32)
+        try:
+            unit.update(PretrainSchedule(10, weight_decay=0.1).at(0), 1)
+        except AssertionError as error:
+            return str(error)
+        return "updated"
+
+    assert run_ranks(1, update_at_once) == ["updated"]
+    assert ["drift apart" in told for told in run_ranks(2, update_at_once)] == [True, True]
