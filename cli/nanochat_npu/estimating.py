@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nanochat.contract import DataSource
+from nanochat.contract import DataSource, Stage
 from nanochat_npu import calibration
 from nanochat_npu.errors import BudgetError, SpecConflictError, SpecFieldError
 from nanochat_npu.estimate import (
@@ -34,7 +34,7 @@ from nanochat_npu.planviews.value import suggested_set
 from nanochat_npu.quantities import amount
 from nanochat_npu.spec import Backend, JobSpec
 
-__all__ = ["Host", "Learnt", "check_budget", "check_memory", "check_price", "estimate_here", "estimate_plan", "host_with", "inputs_of", "job_versions", "learn", "others_load", "over_budget", "this_host"]
+__all__ = ["Host", "Learnt", "check_budget", "check_memory", "check_price", "estimate_here", "estimate_plan", "host_with", "inputs_of", "is_too_large", "job_versions", "learn", "others_load", "over_budget", "this_host"]
 
 LEDGER_FILE = "ledger.db"
 """As in `nanochat_npu.ledger`, which is imported only where there is one: SQLite is not needed for a first plan."""
@@ -266,6 +266,11 @@ def check_budget(result: Estimate) -> None:
         raise BudgetError("; ".join(found), where="budget", hint=_("see what would change it: nanochat-npu plan SPEC, then raise the limit or pull a lever"))
 
 
+def is_too_large(result: Estimate) -> bool:
+    """True if a training step needs more memory than a rank has; never for a job that only fetches data or makes a tokenizer."""
+    return result.memory.verdict == "oom" and not {Stage.PRETRAIN, Stage.SFT, Stage.RL}.isdisjoint(result.inputs.run.stages)
+
+
 def check_memory(result: Estimate) -> None:
     """Refuses a job whose memory does not fit; one that is only tight may run.
 
@@ -273,7 +278,7 @@ def check_memory(result: Estimate) -> None:
         SpecConflictError: The predicted peak exceeds what a rank may use (exit 3).
     """
     memory = result.memory
-    if memory.verdict != "oom" or memory.usable_bytes is None:
+    if not is_too_large(result) or memory.usable_bytes is None:
         return
     message = _("memory does not fit: {peak:.1f} GB per rank, {usable:.1f} GB can be used").format(peak=memory.peak_bytes / 1e9, usable=memory.usable_bytes / 1e9)
     way_out = f"--set {suggested_set(result)}" if memory.suggested_batch else _("a smaller depth") if result.inputs.chip == "cpu" else _("a smaller depth, or more NPUs")

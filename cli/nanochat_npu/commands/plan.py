@@ -11,7 +11,7 @@ from nanochat_npu import console, tables
 from nanochat_npu.commands.validate import say_advice
 from nanochat_npu.errors import BudgetError, SpecError, UsageError
 from nanochat_npu.estimate import Calibration, Estimate
-from nanochat_npu.estimating import check_budget, estimate_here, over_budget
+from nanochat_npu.estimating import check_budget, estimate_here, is_too_large, over_budget
 from nanochat_npu.i18n import _
 from nanochat_npu.load import LoadedSpec, load_spec
 from nanochat_npu.options import OutputFormat, OutputOption, PriceOption, PricesOption, SetOption, SpecArgument
@@ -166,7 +166,8 @@ def _show_plan(source: str, planned: Planned, flags: list[str], output: OutputFo
 
 def _say_next(source: str, result: Estimate, flags: list[str]) -> None:
     """The command after ``plan``, as a shell reads it: no submission of what would not fit."""
-    fits, way_out = result.memory.verdict != "oom", suggested_set(result)
+    fits = not is_too_large(result)
+    way_out = None if fits else suggested_set(result)
     if fits or way_out is not None:
         console.say_next("submit" if fits else "plan", source, *flags, *_flags("--set", way_out))
     else:

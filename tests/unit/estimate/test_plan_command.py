@@ -61,6 +61,16 @@ def test_what_does_not_fit_is_not_submitted_and_leaves_nothing(run: Run, tmp_pat
     assert not (tmp_path / "home" / "jobs").exists()
 
 
+def test_a_job_that_trains_nothing_is_not_refused_for_the_memory_of_training(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets as far as the cluster, of which there is none here."""
+    monkeypatch.setenv("NANOCHAT_NPU_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    words = ("d26", "--set", "run.pretrain.device_batch=16", "--set", "run.stages=[data, tokenizer]")
+    assert run("plan", *words)[2].splitlines()[-1] == f"next: nanochat-npu submit {shlex.join(words)}"
+    code, _out, err = run("submit", *words, "--yes")
+    assert (code, "memory does not fit" in err) == (6, False), err
+
+
 def test_force_submits_what_does_not_fit(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets as far as the cluster, of which there is none here."""
     monkeypatch.setenv("NANOCHAT_NPU_HOME", str(tmp_path / "home"))
