@@ -238,13 +238,21 @@ def _report_bug(error: Exception, argv: Sequence[str]) -> int:
     import tempfile
     import traceback
 
-    with tempfile.NamedTemporaryFile("w", prefix="nanochat-npu-", suffix=".log", delete=False, encoding="utf-8") as file:
-        traceback.print_exception(error, file=file)
+    place: str | None = None
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="nanochat-npu-", suffix=".log", delete=False, encoding="utf-8") as file:
+            traceback.print_exception(error, file=file)
+        place = file.name
+    except OSError:  # no room for it, or no folder: the sentence has to do
+        pass
     what = f"{type(error).__name__}: {error}"
     if _wants_json(argv):
-        console.json_data({"error": {"kind": "bug", "message": what, "where": file.name, "hint": None}, "exit_code": 1})
+        console.json_data({"error": {"kind": "bug", "message": what, "where": place, "hint": None}, "exit_code": 1})
         return 1
-    console.say(_("this is a bug in nanochat-npu: {text} (traceback in {file})").format(text=what, file=file.name))
+    if place is None:
+        console.say(_("this is a bug in nanochat-npu: {text} (its traceback could not be written to a temporary file)").format(text=what))
+    else:
+        console.say(_("this is a bug in nanochat-npu: {text} (traceback in {file})").format(text=what, file=place))
     return 1
 
 

@@ -349,6 +349,10 @@ def test_a_bug_of_ours_is_one_line_and_a_file_with_the_traceback(run: Run, monke
     assert (result.code, result.err) == (1, "")
     assert (result.json()["error"]["kind"], result.json()["exit_code"]) == ("bug", 1)
     assert "Traceback" in Path(result.json()["error"]["where"]).read_text()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    result = run("validate", "tiny")
+    assert (result.code, result.err.count("\n"), "could not be written" in result.err) == (1, 1, True)
+    assert run("validate", "tiny", "-o", "json").json()["error"]["where"] is None
 
 
 def test_help_lists_every_command(run: Run) -> None:
