@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def test_the_same_submission_is_one_line(ledger: Ledger) -> None:
 
 def test_the_journal_is_the_one_that_nfs_can_hold(ledger: Ledger) -> None:
     ledger.put(ENTRY)
-    assert sqlite3.connect(ledger.path).execute("PRAGMA journal_mode").fetchone()[0] == "delete"
+    with closing(sqlite3.connect(ledger.path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
     assert {path.name for path in ledger.path.parent.iterdir()} == {ledger.path.name}
 
 
@@ -73,7 +75,7 @@ def test_lines_are_whole_after_kill_9_at_any_moment(tmp_path: Path, lines: int) 
     assert len(entries) >= seen[-1] + 1  # what was acknowledged is there
     assert all(len(entry.details["text"]) == 5000 for entry in entries)
     ledger.put(ENTRY)
-    with sqlite3.connect(ledger.path) as connection:
+    with closing(sqlite3.connect(ledger.path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
 
 
@@ -262,7 +264,7 @@ def test_the_estimate_looks_for_the_ledger_where_it_is() -> None:
 @pytest.mark.parametrize("statement", ["UPDATE jobs SET hours='soon'", "UPDATE jobs SET submitted_s='long ago'", "UPDATE jobs SET job=x'00ff'", "ALTER TABLE jobs DROP COLUMN tier"])
 def test_a_damaged_line_is_an_error_that_names_it(ledger: Ledger, statement: str) -> None:
     ledger.put(ENTRY)
-    with sqlite3.connect(ledger.path) as connection:
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as connection:
         connection.execute(statement)
     with pytest.raises(LedgerError):
         ledger.entries()

@@ -477,7 +477,8 @@ def plant_server(shell: Shell) -> None:
 def test_a_server_stops_with_the_command_that_started_it(shell: Shell, number: signal.Signals) -> None:
     """Else it goes on without anybody knowing, and keeps its port."""
     plant_server(shell)
-    server = shell.start("serve", "tiny", "--port", "0")
+    within = ["env", "--default-signal=HUP"]  # where the tests themselves run under nohup, SIGHUP would be ignored by right
+    server = subprocess.Popen([*within, *CLI, "serve", "tiny", "--port", "0"], env=shell.env, cwd=shell.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_until((shell.cwd / "pid").exists, "the server runs")
     server.send_signal(number)
     server.communicate(timeout=30)
