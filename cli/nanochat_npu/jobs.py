@@ -26,6 +26,7 @@ from typing import Any
 
 from nanochat_npu.errors import ClusterError, JobNotFound
 from nanochat_npu.i18n import _
+from nanochat_npu.writing import replace_text
 
 __all__ = [
     "JobFolder", "Receipt", "Store", "home_dir", "is_locked", "nearest", "not_found", "overwrite_json", "read_json", "take_lock", "write_json",
@@ -57,13 +58,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Replace a file by an object in one step; a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    replace_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
 def overwrite_json(path: Path, value: dict[str, Any]) -> None:

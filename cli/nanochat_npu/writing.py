@@ -9,7 +9,7 @@ from pathlib import Path
 from nanochat_npu.errors import UsageError
 from nanochat_npu.i18n import _
 
-__all__ = ["write_result"]
+__all__ = ["replace_text", "write_result"]
 
 
 def write_result(path: Path, text: str, *, where: str | None = "--to") -> None:
@@ -33,24 +33,34 @@ def write_result(path: Path, text: str, *, where: str | None = "--to") -> None:
         raise UsageError(_("cannot write '{path}': {reason}").format(path=path, reason=error.strerror), where=where) from error
 
 
+def replace_text(path: Path, text: str, *, mode_of: Path | None = None) -> None:
+    """Write a file as UTF-8 in one step: a reader never sees half of it, and where it fails the old one stands.
+
+    Args:
+        path: The file, new or not; not a link that is to stay one.
+        text: The content.
+        mode_of: The file whose permissions it gets; None: those of a new file.
+
+    Raises:
+        OSError: It cannot be written; nothing is left beside it.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        if mode_of is not None:
+            shutil.copymode(mode_of, temporary)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):  # of a folder that may not be entered, the first error is the one to tell
+            temporary.unlink(missing_ok=True)
+        raise
+
+
 def _write(path: Path, text: str) -> None:
     target = Path(os.path.realpath(path))  # a link stays one
     is_new = not target.exists()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     if is_new or (target.is_file() and os.access(target, os.W_OK)):  # else a device, a pipe, or a file that is not to be changed
         with suppress(PermissionError, FileNotFoundError):  # a folder that takes no new file may still hold one that can be changed
-            temporary.touch()
-            _replace(temporary, target, text, is_new=is_new)
+            replace_text(target, text, mode_of=None if is_new else target)
             return
     path.write_text(text, encoding="utf-8")
-
-
-def _replace(temporary: Path, target: Path, text: str, *, is_new: bool) -> None:
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        if not is_new:
-            shutil.copymode(target, temporary)
-        temporary.replace(target)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
